@@ -77,9 +77,12 @@ class StepWindows:
 
     def losses(self, backwards: int) -> Window:
         """Return the losses of steps with this number of backwards: others are not comparable."""
-        if backwards not in self._losses and len(self._losses) == _WINDOWS:
-            del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
-        return self._losses.setdefault(backwards, Window())
+        found = self._losses.get(backwards)
+        if found is None:
+            if len(self._losses) == _WINDOWS:
+                del self._losses[min(self._losses, key=lambda n: self._losses[n].count)]
+            found = self._losses[backwards] = Window()
+        return found
 
     def add(self, loss: float | None, backwards: int, norm: float | None) -> None:
         """Add a step."""

@@ -203,10 +203,16 @@ class OptimizerUses:
         self._latest: dict[str, OptimizerUse] = {}  # by the line that made it
         self._held_sets: set[int] = set()  # their hashes: scripts make optimizers in every step
         self.every: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
+        # Those that live. Ten loops run over them in every step: over a ``WeakKeyDictionary`` they
+        # are slow.
+        self._alive: list[tuple[weakref.ref[Optimizer], OptimizerUse]] = []
 
     def __iter__(self) -> Iterator[tuple[Optimizer, OptimizerUse]]:
         """Iterate over the live optimizers."""
-        return iter(list(self._of.items()))
+        for reference, use in self._alive:
+            optimizer = reference()
+            if optimizer is not None:
+                yield optimizer, use
 
     def __bool__(self) -> bool:
         return bool(self._of)
@@ -230,6 +236,7 @@ class OptimizerUses:
         if mine is None:
             mine = self._of[optimizer] = OptimizerUse(optimizer, made, number)
             self.every.append((weakref.ref(optimizer), mine))
+            self._alive = [one for one in self._alive if one[0]() is not None] + self.every[-1:]
         return mine
 
     def begins(self, mine: OptimizerUse, known: ObservedOptimizer) -> bool:

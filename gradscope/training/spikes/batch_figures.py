@@ -140,26 +140,43 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The samples of a call.
+    """The samples of a call, in columns: they are read in every step.
 
     Attributes:
-        each: the samples.
+        largest: as in ``Row``.
+        traits: as in ``Row``.
+        repeated: for each input with enough values to tell, by its path: whether each sample
+            repeats one value.
         length: the number of tokens of each sample; None if the inputs are no tokens.
-        paths: the paths of the inputs with enough values to tell whether they repeat one.
     """
 
-    each: list[Row]
+    largest: list[float | None]
+    traits: list[tuple[float, ...]]
+    repeated: dict[str, list[bool]]
     length: int | None
-    paths: list[str]
+
+    @property
+    def constant(self) -> list[bool]:
+        """For each sample: all its inputs repeat one value."""
+        columns = self.repeated.values()
+        return list(map(all, zip(*columns, strict=True))) if columns else [False] * len(self.traits)
+
+    @property
+    def each(self) -> list[Row]:
+        """The samples."""
+        rows = enumerate(zip(self.largest, self.constant, self.traits, strict=True))
+        return [
+            Row(*row, tuple(path for path, column in self.repeated.items() if column[n]))
+            for n, row in rows
+        ]
 
 
 def rows_of(call: Given, count: int) -> Rows:
     """Return the samples of a call."""
     largest: list[float | None] = [None] * count
-    paths: list[str] = []
-    length: int | None = None
     traits: list[tuple[float, ...]] = [()] * count
-    constant: list[tuple[str, ...]] = [()] * count
+    repeated: dict[str, list[bool]] = {}
+    length: int | None = None
     for path, tensor in call_tensors(call.args, call.kwargs):
         if not has_rows(tensor, count):
             continue
@@ -172,15 +189,10 @@ def rows_of(call: Given, count: int) -> Rows:
         elif tensor.dim() == 2:
             length = max(length or 0, flat.shape[1])
         if flat.shape[1] >= _VALUES:
-            paths.append(path)
             each = zip(lows, highs, _sums(flat), strict=True)
             traits = [(*old, *one) for old, one in zip(traits, each, strict=True)]
-            for n, (a, b) in enumerate(zip(lows, highs, strict=True)):
-                if a == b:
-                    constant[n] = (*constant[n], path)
-    each_row = zip(largest, constant, traits, strict=True)
-    rows = [Row(one, 0 < len(paths) == len(same), trait, same) for one, same, trait in each_row]
-    return Rows(rows, length, paths)
+            repeated[path] = (low == high).tolist()
+    return Rows(largest, traits, repeated, length)
 
 
 def _sums(rows: torch.Tensor) -> list[float]:
@@ -202,20 +214,20 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
         count = batch_size(call.args, call.kwargs)
         if not count:
             continue
-        found = rows_of(call, count)
-        rows, any_rows = found.each, True
-        largest += [one.largest for one in rows if one.largest is not None]
-        constant += sum(one.constant for one in rows)
-        traits = [one.trait for one in rows]
+        found, any_rows = rows_of(call, count), True
+        largest += [one for one in found.largest if one is not None]
+        constant += sum(found.constant)
+        traits = found.traits
         earlier = [old for old in earlier if len(old) == count]
-        twins += sum(any(one and one == old[n] for old in earlier) for n, one in enumerate(traits))
+        if earlier:
+            known = enumerate(traits)
+            twins += sum(any(one and one == old[n] for old in earlier) for n, one in known)
         earlier.append(traits)
-        same = Counter(one for one in traits if one)
+        same = Counter(filter(None, traits))
         copied, of = max([(copied, of), *((many, count) for many in same.values())])
         length = found.length if length is None else max(length, found.length or 0)
-        for path in found.paths:
-            each = sum(path in one.constant_in for one in rows)
-            constants[path] = constants.get(path, 0) + each
+        for path, column in found.repeated.items():
+            constants[path] = constants.get(path, 0) + sum(column)
     size = max(largest, default=None)
     if size is not None and not all(map(math.isfinite, largest)):
         size = None  # of a NaN the samples say where it is

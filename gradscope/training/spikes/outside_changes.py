@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from collections.abc import Collection, Iterable
 from itertools import islice
@@ -26,6 +27,8 @@ _FACTOR, _PLAIN_FACTOR = 3.0, 10.0
 _PROBED, _HABIT = 64, 2
 #: A loss scale halves and doubles.
 _SCALE_FACTOR = 4.0
+#: One value of each of many weights: on the CPU their bytes.
+Values = bytes | torch.Tensor
 #: The settings of a group that a schedule seldom changes.
 _SETTINGS = (*_AVERAGING, *_PLAIN)
 
@@ -50,11 +53,13 @@ class OutsideChanges:
         self._state: dict[str, tuple[int, int]] = {}
         self._weights: tuple[int, int] | None = None
         # Writes through ``.data`` leave the versions as they are: one value of each is compared.
-        # The views keep the memory alive, so they are freed at the end of each step.
+        # The views keep the memory alive, so they are freed at the end of each step. Weights in the
+        # CPU's memory need none: a view costs ten times as much as a read of the value.
         self._views: list[torch.Tensor] = []
-        self._values: torch.Tensor | None = None
+        self._places: list[tuple[int, int]] = []
+        self._values: Values | None = None
         # For each of the last steps: its number, values at the end of the step before, and now.
-        self._compared: deque[tuple[int, torch.Tensor, torch.Tensor]] = deque(maxlen=AFTERMATH)
+        self._compared: deque[tuple[int, Values, Values]] = deque(maxlen=AFTERMATH)
         self._written: dict[str, int] = {}  # the step of the last write, by what was written
         self._factor: float | None = None
         self._scaled = True
@@ -77,8 +82,9 @@ class OutsideChanges:
         self.weights_written = weights is not None and weights != now and self._is_rare(step, "")
         self._views = []
         if self._values is not None and self._in_place(now):
-            self._views = _one_value_each(held)
-            self._compared.append((step, self._values, torch.cat(self._views)))
+            values = self._read(held)
+            if values is not None:
+                self._compared.append((step, self._values, values))
 
     def loss_scale_is(self, step: int, factor: float | None, scale: float | None) -> None:
         """Compare the scale of the loss with the scale in the step before.
@@ -112,11 +118,7 @@ class OutsideChanges:
 
         Waits for a GPU.
         """
-        differ = [
-            number
-            for number, before, now in self._compared
-            if not torch.equal(before.nan_to_num(), now.nan_to_num())
-        ]
+        differ = [number for number, before, now in self._compared if not _are_equal(before, now)]
         known = [one.step for one in self.found if one.kind == "weights"]
         if len(differ) <= _HABIT:
             self.found += [OutsideChange(n, "weights") for n in differ if n not in known]
@@ -128,10 +130,16 @@ class OutsideChanges:
         self._had_state = bool(optimizer.state)
         self._state = _versions_of(optimizer)
         now = _written_of(held)
-        views = self._views if self._in_place(now) else []
-        views = views or _one_value_each(held)
-        self._weights, self._views = now, []
-        self._values = torch.cat(views) if views else None
+        if not self._in_place(now):
+            self._views, self._places = [], _places(held)
+        self._weights, self._values, self._views = now, self._read(held), []
+
+    def _read(self, held: Collection[nn.Parameter]) -> Values | None:
+        """Return one value of each weight; None if they cannot be read."""
+        if self._places:
+            return b"".join([ctypes.string_at(*place) for place in self._places])
+        self._views = self._views or _one_value_each(held)
+        return torch.cat(self._views) if self._views else None
 
     def _in_place(self, now: tuple[int, int]) -> bool:
         """Return True if the same weights are in the same memory as when the last step ended."""
@@ -194,17 +202,41 @@ def _written_of(held: Iterable[nn.Parameter]) -> tuple[int, int]:
     return sum(map(version, held)), hash(tuple(map(torch.Tensor.data_ptr, plain)))
 
 
-def _one_value_each(held: Collection[nn.Parameter]) -> list[torch.Tensor]:
-    """Return views of one value of each parameter, from its middle.
+def _are_equal(before: Values, now: Values) -> bool:
+    if isinstance(before, torch.Tensor) and isinstance(now, torch.Tensor):
+        return torch.equal(before.nan_to_num(), now.nan_to_num())
+    return before == now
 
-    Empty if a parameter is not a plain tensor in memory, as in a sharded model.
+
+def _probed(held: Collection[nn.Parameter]) -> list[tuple[nn.Parameter, int]]:
+    """Return parameters, each with the place of its middle value after its first, in elements.
+
+    Empty if a parameter is not a plain tensor in memory, as in a sharded model, or if they are on
+    several devices.
     """
-    found: list[torch.Tensor] = []
+    found: list[tuple[nn.Parameter, int]] = []
     for p in islice(held, 0, None, 1 + len(held) // (_PROBED + 1)):
         if type(p) is not nn.Parameter or p.layout != torch.strided or p.is_meta:
             return []
-        if not p.untyped_storage().nbytes() or (found and p.device != found[0].device):
+        if not p.untyped_storage().nbytes() or (found and p.device != found[0][0].device):
             return []
-        middle = sum(n // 2 * stride for n, stride in zip(p.shape, p.stride(), strict=True))
-        found.append(p.detach().as_strided((1,), (1,), p.storage_offset() + middle))
+        found.append((p, sum(n // 2 * one for n, one in zip(p.shape, p.stride(), strict=True))))
     return found
+
+
+def _one_value_each(held: Collection[nn.Parameter]) -> list[torch.Tensor]:
+    """Return views of one value of each parameter."""
+    return [
+        p.detach().as_strided((1,), (1,), p.storage_offset() + middle)
+        for p, middle in _probed(held)
+    ]
+
+
+def _places(held: Collection[nn.Parameter]) -> list[tuple[int, int]]:
+    """Return the address and the bytes of one value of each parameter; empty unless all are in the
+    CPU's memory."""
+    return [
+        (p.data_ptr() + middle * p.element_size(), p.element_size())
+        for p, middle in _probed(held)
+        if p.is_cpu and p.numel()
+    ]
