@@ -13,12 +13,11 @@ from gradscope.rules._causes import Cause, explanations, folded, is_exact
 from gradscope.rules._commands import ReadRun
 from gradscope.rules._comparisons import COMPARISONS, documented, explained
 from gradscope.rules._course import Blocks
-from gradscope.rules._depth import Depth
 from gradscope.rules._diagnosis import diagnose, diagnose_ranks, wanted
 from gradscope.rules._history import SampleHistory, StepHistory
 from gradscope.rules._judged import Seen, judgement, structures
 from gradscope.rules._rule import PRESETS, Limits, Rule, Runs, Threshold
-from gradscope.rules._sampled import Sampled
+from gradscope.rules._samples import Depth, Sampled, Weights
 from gradscope.rules._settings import FAIL_ON, RuleSettings
 from gradscope.rules._severity import SEVERITIES, reaches, severity
 from gradscope.rules._spike_causes import RECENT, mention, spike_cause, with_worst_first
@@ -31,7 +30,6 @@ from gradscope.rules._spike_samples import (
     is_unusual_length,
     is_unusual_loss,
 )
-from gradscope.rules._weights import Weights
 from gradscope.rules._window import StepWindows, Window
 
 __all__ = [

@@ -11,6 +11,9 @@ from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
 
+#: What `find_in_loop` yields.
+LoopFindings = Iterator[TrainingFinding]
+
 #: A fact is reported after this many steps, or at the end of the run however short.
 STEPS = 5
 

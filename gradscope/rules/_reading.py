@@ -1,4 +1,5 @@
-"""Views of a report for rules: layers in order, modules as a tree, grouped names."""
+"""Views of a report for rules: layers in order, modules as a tree, inputs of losses; kinds of
+optimizers."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from gradscope.records.modules import ModuleCall, ModuleFacts, ParameterStats
+from gradscope.records.modules import Link, ModuleCall, ModuleFacts, ParameterStats
 from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
 
@@ -225,3 +226,62 @@ def _idle(tree: Tree, name: str, lost: set[str]) -> bool:
     trains = [p for p in parameters if p.requires_grad]
     ran = any(inner.calls for inner in tree.inside(name))
     return bool(trains) and not ran and all(p.name in lost for p in trains)
+
+
+LOG_SOFTMAX = "LogSoftmaxBackward0"
+
+
+def into_cross_entropy(report: Report) -> Iterator[Link]:
+    """Yield the links that compute the scores of a cross entropy: log-softmax before NLL."""
+    losses = {
+        (link.name, link.call)
+        for link in report.links
+        if link.op == LOG_SOFTMAX and link.into.startswith("NllLoss")
+    }
+    for link in unique(report):
+        if link.into == LOG_SOFTMAX and (link.into_name, link.into_call) in losses:
+            yield link
+
+
+def unique(report: Report) -> Iterator[Link]:
+    """Yield each link of the graph once, in order."""
+    yield from dict.fromkeys(report.links)
+
+
+def output_of(report: Report, name: str | None, call: int | None) -> TensorStats | None:
+    """Return the first output of a call; the model's output if the operation is in no module."""
+    found: ModuleCall | None = None
+    for one in report.calls:
+        if one.name == (name or "") and (call is None or name is None or one.call == call):
+            found = one
+    return found.outputs[0].activation if found and found.outputs else None
+
+
+def where(link: Link) -> str:
+    """Return the module that the finding names: the operation's own, else the module that gets its
+    result."""
+    return link.name if link.name is not None else link.into_name or ""
+
+
+def whose(link: Link) -> str:
+    """Return the owner of the operation: the module, or the loss outside every module."""
+    return "its" if link.name is not None else "the loss's own"
+
+
+#: In addition to the classes with Adam in their name.
+_SCALE_FREE = (
+    *("rmsprop", "adagrad", "adadelta", "adafactor", "lion", "lamb", "lars", "rprop"),
+    *("sophia", "muon", "shampoo", "soap", "signsgd", "prodigy", "novograd"),
+)
+
+
+def divides(kind: str | None) -> bool:
+    """Return True if the optimizer divides by the root of a second moment plus epsilon."""
+    name = (kind or "").lower()
+    return "adam" in name or name == "rmsprop"
+
+
+def is_scale_free(kind: str | None) -> bool:
+    """Return True if the step's length does not depend on the gradients' scale."""
+    name = (kind or "").lower()
+    return "adam" in name or any(one in name for one in _SCALE_FREE)

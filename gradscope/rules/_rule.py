@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict, Unpack
 
+from gradscope.records.loop import LoopRecord
 from gradscope.records.report import Finding
 from gradscope.records.tensors import finite_or_none
+from gradscope.records.training import TrainingFinding
+from gradscope.rules._loop import Parameters, at
+
+#: The findings of a report.
+Findings = Iterator[Finding]
 
 #: Sets of thresholds that other tools use, by the name that the config takes.
 PRESETS = {
@@ -156,6 +163,20 @@ class Runs:
         return _number(self.samples_before, limits) + self.samples
 
 
+class Details(TypedDict, total=False):
+    """The keywords of ``Rule.finding``."""
+
+    severity: str | None
+    advice: str | None
+    call: int | None
+    value: float | None
+    limit: Limit | None
+    threshold: float | None
+    source: str | None
+    cause: str | None
+    location: str | None
+
+
 def _number(of: int | str, limits: Limits) -> int:
     return math.ceil(limits[of]) if isinstance(of, str) else of
 
@@ -237,3 +258,23 @@ class Rule:
             cause=cause,
             location=location,
         )
+
+    def in_loop(
+        self,
+        loop: LoopRecord,
+        name: str,
+        message: str,
+        *,
+        first: int = 1,
+        model: str | None = None,
+        parameters: Parameters | None = None,
+        **details: Unpack[Details],
+    ) -> TrainingFinding:
+        """Return a finding of this rule that lasts from step ``first`` on.
+
+        Args:
+            model: the name of its model.
+            parameters: the parameters that it concerns; None: all of the run.
+        """
+        finding = self.finding(name, message, **details)
+        return at(finding, loop, first, model=model, parameters=parameters)

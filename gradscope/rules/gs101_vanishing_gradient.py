@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import layers, rms
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others, plural
 
 RULE = Rule(
@@ -73,7 +71,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield findings on the frontier over depth, on weights with a tiny gradient, and on decay over
     steps."""
     yield from _over_depth(report, limits)
@@ -81,7 +79,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     yield from _over_steps(report, limits)
 
 
-def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
+def _over_depth(report: Report, limits: Limits) -> Findings:
     limit, ceiling = limits.get("ratio"), limits.get("norm")
     found = [(layer, layer.gradient) for layer in layers(report) if layer.gradient]
     if limit is None or len(found) < 2:
@@ -109,7 +107,7 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
     )
 
 
-def _small(report: Report, limits: Limits) -> Iterator[Finding]:
+def _small(report: Report, limits: Limits) -> Findings:
     limit = limits.get("mean_abs")
     if limit is None:
         return
@@ -129,7 +127,7 @@ def _small(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def _over_steps(report: Report, limits: Limits) -> Iterator[Finding]:
+def _over_steps(report: Report, limits: Limits) -> Findings:
     limit = limits.get("decay")
     norms = [record.gradient_norm for record in report.history if record.gradient_norm]
     if limit is None or len(norms) < 6:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from statistics import median
 
 from gradscope.records.modules import ModuleCall
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import Tree, complete, layers, rms
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
 RULE = Rule(
@@ -97,7 +96,7 @@ _RECURRENT = (
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield findings on growth over depth and time, on weights with a huge gradient, and on jumps
     and growth over steps."""
     yield from _over_depth(report, limits)
@@ -107,7 +106,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     yield from _growth(report, limits)
 
 
-def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
+def _over_depth(report: Report, limits: Limits) -> Findings:
     limit = limits.get("ratio")
     found = [(layer, layer.gradient) for layer in layers(report) if layer.gradient]
     if limit is None or len(found) < 2:
@@ -128,7 +127,7 @@ def _over_depth(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def _through_time(report: Report, limits: Limits) -> Iterator[Finding]:
+def _through_time(report: Report, limits: Limits) -> Findings:
     limit, tree = limits.get("through_time"), Tree(report)
     for facts in report.modules if limit is not None and complete(report) else ():
         calls = [call for call in report.calls if call.name == facts.name and call.inputs]
@@ -156,7 +155,7 @@ def _one_step(call: ModuleCall) -> float:
     return math.hypot(*norms) * (call.inputs[0].activation.norm or 0.0)
 
 
-def _large(report: Report, limits: Limits) -> Iterator[Finding]:
+def _large(report: Report, limits: Limits) -> Findings:
     limit = limits.get("mean_abs")
     for p in report.parameters if limit is not None else ():
         mean = abs(p.gradient.mean or 0) if p.gradient else 0
@@ -177,7 +176,7 @@ def _norms(report: Report) -> list[tuple[int, float]]:
     return [(step, norm) for step, norm in found.items() if norm]
 
 
-def _spike(report: Report, limits: Limits) -> Iterator[Finding]:
+def _spike(report: Report, limits: Limits) -> Findings:
     limit, norms = limits.get("spike"), _norms(report)
     for i, (step, norm) in enumerate(norms):
         usual = median(n for _, n in norms[:i]) if i else norm
@@ -192,7 +191,7 @@ def _spike(report: Report, limits: Limits) -> Iterator[Finding]:
             return
 
 
-def _growth(report: Report, limits: Limits) -> Iterator[Finding]:
+def _growth(report: Report, limits: Limits) -> Findings:
     limit, norms = limits.get("growth"), [norm for _, norm in _norms(report)]
     if limit is None or len(norms) < 6:
         return

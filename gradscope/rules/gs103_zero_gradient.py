@@ -8,9 +8,9 @@ from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.modules import ParameterStats
 from gradscope.records.report import Finding, Report
-from gradscope.records.training import TrainingFinding
 from gradscope.rules._commands import CALLS, why
 from gradscope.rules._loop import (
+    LoopFindings,
     at,
     by_cause,
     concerned,
@@ -22,7 +22,7 @@ from gradscope.rules._loop import (
     untraced,
 )
 from gradscope.rules._reading import Tree, complete, in_library_code, is_zero
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._severity import severity
 from gradscope.rules._words import number, plural, sentence
 
@@ -73,7 +73,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "zero"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per cause and place, or per module if the cause was not searched.
 
     Zeros with one cause that end after a few steps are one finding, because many networks begin
@@ -102,7 +102,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _unexplained(name, upstream, advice)
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each cause, else for each module with zero gradients step after step.
 
     A bias alone is left out: its gradients often cancel exactly.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.modules import ParameterStats
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import middle
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import listed, number, plural
 
 RULE = Rule(
@@ -64,7 +62,7 @@ _NOISE = 1e-6
 _LINE_SEARCH = ("LBFGS",)
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield at most one finding each for too large, too small and zero updates."""
     stepped = [p for p in report.parameters if p.update_ratio is not None and p.requires_grad]
     # Judged by elements, because a bias whose norm is 0 has no ratio.
@@ -95,7 +93,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def _large(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]:
+def _large(ratios: list[tuple[str, float]], limits: Limits) -> Findings:
     usual, limit = middle(ratio for _, ratio in ratios), limits["large"]
     if len(ratios) == 1:  # no median: a new head on frozen layers starts as small as it likes
         limit = max(limit, 1.0)
@@ -111,7 +109,7 @@ def _large(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]
         )
 
 
-def _small(ratios: list[tuple[str, float]], limits: Limits) -> Iterator[Finding]:
+def _small(ratios: list[tuple[str, float]], limits: Limits) -> Findings:
     usual, limit = middle(ratio for _, ratio in ratios), limits["small"]
     if usual is not None and usual < limit:
         name, _ = min(ratios, key=lambda pair: pair[1])

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from gradscope.records.modules import ModuleCall, ParameterStats, UnitActivity
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import Tree, complete
-from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import OWN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -81,7 +81,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "activity"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per nonlinearity, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
     rows = {(call.name, call.call): _rows(call) for call in report.calls}
@@ -107,7 +107,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+def find_sampled(report: Report, limits: Limits) -> Findings:
     """Yield one finding per layer with zeros for more than half of its units, in a run's step.
 
     The units are unknown; over many steps in a row they are mostly the same.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gradscope.records.modules import UnitActivity
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import complete, layers, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Threshold
 from gradscope.rules._words import percent, plural
 
 RULE = Rule(
@@ -88,7 +88,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "activity"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per activation, at the first call that shows it."""
     seen: set[tuple[str | None, str]] = set()
     for one in report.activity:

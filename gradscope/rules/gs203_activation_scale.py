@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import Layer, layers, rms
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others, plural
 
 RULE = Rule(
@@ -83,7 +83,7 @@ _SCALE = (
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield a finding on the drift over depth, else on layers where the scale jumps; and on layers
     outside fixed bounds."""
     found = [(layer, layer.spread) for layer in layers(report) if layer.spread]
@@ -106,7 +106,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
             )
 
 
-def _drift(found: list[tuple[Layer, float]], limits: Limits) -> Iterator[Finding]:
+def _drift(found: list[tuple[Layer, float]], limits: Limits) -> Findings:
     limit = limits.get("drift")
     if not limit or len(found) < max(2, limits["layers"]):
         return
@@ -151,7 +151,7 @@ def _gaps(found: Sequence[tuple[Layer, float]]) -> dict[str, float]:
     return gaps
 
 
-def _jump(report: Report, limits: Limits) -> Iterator[Finding]:
+def _jump(report: Report, limits: Limits) -> Findings:
     limit = limits.get("gain")
     normed = {link.name for link in report.links if "BatchNorm" in link.into}
     biases = {p.name: rms(p.value) or 0.0 for p in report.parameters if len(p.shape) == 1}

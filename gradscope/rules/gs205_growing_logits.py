@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding
 from gradscope.records.transformer import AttentionCall
 from gradscope.rules._history import SampleHistory
-from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import OWN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 _SOURCE = "Kimi K2 (arXiv 2507.20534), τ of QK-Clip"
@@ -54,7 +51,7 @@ RULE = Rule(
 )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield at most one finding, of the largest logit."""
     found: tuple[float, float, int, AttentionCall] | None = None
     for part in history.parts:

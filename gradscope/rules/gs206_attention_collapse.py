@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding
 from gradscope.records.transformer import AttentionCall
 from gradscope.rules._history import SampleHistory
-from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import OWN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -52,7 +49,7 @@ RULE = Rule(
 )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield at most one finding, of the attention with the lowest evenness."""
     lowest: tuple[float, float, AttentionCall] | None = None
     for part in history.parts:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from gradscope.records.report import Finding
 from gradscope.records.transformer import AttentionCall
 from gradscope.rules._history import SampleHistory
-from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import OWN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
 RULE = Rule(
@@ -58,7 +56,7 @@ RULE = Rule(
 )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield at most one finding, of the first such attention."""
     loss = None if history.now is None else history.now.report.loss
     if loss is None or history.loss is None or not math.isfinite(history.loss):

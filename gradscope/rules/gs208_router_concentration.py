@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.records.transformer import ExpertCall
-from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import OWN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
 RULE = Rule(
@@ -53,7 +51,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per routing."""
     for call in report.experts:
         if call.effective is None or not _is_judged(call, limits):

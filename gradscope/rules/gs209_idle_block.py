@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from statistics import median
 
-from gradscope.records.report import Finding
 from gradscope.records.transformer import ResidualCall
 from gradscope.rules._history import SampleHistory
-from gradscope.rules._rule import OWN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import OWN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent
 
 RULE = Rule(
@@ -53,7 +51,7 @@ RULE = Rule(
 )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield one finding per block."""
     blocks = [
         (part.now.added, part)

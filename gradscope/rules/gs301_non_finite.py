@@ -8,7 +8,7 @@ from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.report import Finding, Report
 from gradscope.rules._history import StepHistory
 from gradscope.rules._reading import nonfinite
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import listed, plural, sentence
 
 RULE = Rule(
@@ -44,7 +44,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "non_finite"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield each origin; if no origin was searched, the first place with a NaN or Inf."""
     damaged = _damaged(report)
     for origin in report.non_finite:
@@ -57,7 +57,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield RULE.finding(name, f"{message}.", value=float(count))
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     """Yield the finding of a run: a step taken with a NaN or Inf, if no origin was searched."""
     step = history.now
     if step.nonfinite is not None:

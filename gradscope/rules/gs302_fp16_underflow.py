@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import complete, is_half, middle, rms
-from gradscope.rules._rule import Limits, Rule, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Threshold
 from gradscope.rules._words import number, percent
 
 RULE = Rule(
@@ -59,7 +59,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "precision"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for the full run, at the parameter that loses most."""
     if is_half(report):
         yield from _half(report, limits)
@@ -100,7 +100,7 @@ def _usual(report: Report) -> float | None:
     return middle(size for p in report.parameters if (size := rms(p.gradient)))
 
 
-def _half(report: Report, limits: Limits) -> Iterator[Finding]:
+def _half(report: Report, limits: Limits) -> Findings:
     """Yield findings of a run in fp16: flushed elements are lost, the others show the margin."""
     usual, limit = _usual(report), limits["suspicion"]
     if not _applies(report) or usual is None or usual >= limit:

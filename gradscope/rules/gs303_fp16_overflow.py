@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.modules import ModuleCall
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import is_half, largest
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, others
 
 RULE = Rule(
@@ -45,7 +43,7 @@ _LARGEST = 65504.0
 _MASK = 1e30
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding at the first layer; those downstream often inherit the values."""
     if "bfloat16" in (report.run.dtype, report.run.autocast):
         return
@@ -67,7 +65,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
     )
 
 
-def find_sampled(report: Report, limits: Limits) -> Iterator[Finding]:
+def find_sampled(report: Report, limits: Limits) -> Findings:
     """Judge a run's step: a script in float32 or bfloat16 has no finding."""
     return find(report, limits) if is_half(report) else iter(())
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from gradscope.records.report import Finding
 from gradscope.rules._history import ParameterHistory, SampleHistory
-from gradscope.rules._optimizers import is_scale_free
-from gradscope.rules._reading import middle, rms
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._reading import is_scale_free, middle, rms
+from gradscope.rules._rule import CHOSEN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -46,7 +43,7 @@ RULE = Rule(
 _HALF = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield at most one finding for a model."""
     sample = history.now
     rate = sample.settings.get("lr") if sample is not None else None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding, Report
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.records.report import Report
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 _SOURCE = "Sun et al. 2024, Massive activations in LLMs"
@@ -44,7 +42,7 @@ RULE = Rule(
 _HALF = ("float16", "bfloat16", "float8")
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield at most one finding, of the first block."""
     for call in report.residual:
         if not call.dtype.startswith(_HALF) or call.largest is None or call.max_to_median is None:

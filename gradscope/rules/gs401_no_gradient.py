@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from gradscope.records.answers import Answer
 from gradscope.records.loop import LoopParameter, LoopRecord
 from gradscope.records.report import Finding, Report
-from gradscope.records.training import TrainingFinding
 from gradscope.rules._commands import CALLS, why
 from gradscope.rules._loop import (
+    LoopFindings,
     at,
     by_cause,
     concerned,
@@ -32,7 +32,7 @@ from gradscope.rules._reading import (
     never_called,
     of_library,
 )
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import plural, sentence
 
 RULE = Rule(
@@ -62,10 +62,7 @@ RULE = Rule(
         "PyTorch, autograd mechanics: locally disabling gradient computation",
     ),
     runs=Runs(loop=True),
-    explains=(
-        "GS603",
-        "GS613",
-    ),
+    explains=("GS603", "GS613"),
 )
 
 
@@ -77,7 +74,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
             yield "elsewhere"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per cause and place, or per module if the cause was not searched."""
     idle = {name for names in never_called(report).values() for name in names}
     lost = {p.name for p in missing(report)} - idle
@@ -103,7 +100,7 @@ def _unexplained(report: Report, name: str, upstream: Sequence[str], advice: str
     )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each cause, else for each module whose parameters got no gradient."""
     lost = [
         one

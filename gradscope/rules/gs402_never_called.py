@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.modules import ModuleFacts
-from gradscope.records.report import Finding, Report
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, concerned, enough, gathered, in_steps
+from gradscope.records.report import Report
+from gradscope.rules._loop import LoopFindings, at, concerned, enough, gathered, in_steps
 from gradscope.rules._reading import Tree, asks_elsewhere, never_called, of_library
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -46,7 +45,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
             yield "elsewhere"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per outermost module, or one for equal modules of a list with the same
     result."""
     tree, idle = Tree(report), never_called(report)
@@ -76,7 +75,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each module that was never called, with gradients or without."""
     idle = [
         one

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gradscope.records.modules import ModuleFacts
 from gradscope.records.report import Finding, Report
 from gradscope.rules._reading import Tree, ancestors
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import listed, others, plural
 
 RULE = Rule(
@@ -38,7 +38,7 @@ _NORMS = ("_BatchNorm",)
 _DROPOUTS = ("_DropoutNd", "StochasticDepth", "DropPath")
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per kind of frozen part and of movement, at the first module that moves."""
     # The totals are of the full model, whatever layers were selected.
     if not (report.totals.trainable or any(p.requires_grad for p in report.parameters)):

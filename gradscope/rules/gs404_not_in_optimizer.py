@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gradscope.records.loop import (
     LoopModel,
@@ -14,10 +14,17 @@ from gradscope.records.loop import (
 )
 from gradscope.records.modules import Unregistered
 from gradscope.records.report import Finding, Report
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, concerned, enough, full_names, gathered, in_steps
+from gradscope.rules._loop import (
+    LoopFindings,
+    at,
+    concerned,
+    enough,
+    full_names,
+    gathered,
+    in_steps,
+)
 from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import listed, plural
 
 RULE = Rule(
@@ -46,7 +53,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per outermost module, or per parameter if the optimizer holds a part of a
     module."""
     left = [p.name for p in report.parameters if p.requires_grad and p.in_optimizer is False]
@@ -63,7 +70,7 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
         yield _unregistered(kept)
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each module that runs and that none of the optimizers holds."""
     if not loop.optimizers or not enough(loop, _all_steps(loop)):
         return
@@ -110,7 +117,7 @@ def _steps(models: Sequence[str], loop: LoopRecord) -> int:
     return min(ran or _all_steps(loop), _all_steps(loop))
 
 
-def _plain_tensors(loop: LoopRecord) -> Iterator[TrainingFinding]:
+def _plain_tensors(loop: LoopRecord) -> LoopFindings:
     for model in loop.models:
         modules: dict[str, list[PlainTensor]] = {}
         for kept in model.plain_tensors:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -32,7 +30,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per attribute and outermost module."""
     written: dict[str, list[str]] = {}
     for parameter in report.parameters:

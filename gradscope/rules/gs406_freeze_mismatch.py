@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gradscope.patterns import Named, Pattern
 from gradscope.records.modules import ParameterStats
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Findings, Limits, Rule
 from gradscope.rules._words import plural
 
 RULE = Rule(
@@ -31,7 +31,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per outermost module."""
     patterns = report.config.get("freeze") or ()
     if isinstance(patterns, str) or not all(isinstance(text, str) for text in patterns):

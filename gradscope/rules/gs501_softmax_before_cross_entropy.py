@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from gradscope.records.modules import Link
 from gradscope.records.report import Finding, Report
-from gradscope.rules._losses import LOG_SOFTMAX, unique, where, whose
-from gradscope.rules._reading import is_guessed
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._reading import LOG_SOFTMAX, is_guessed, unique, where, whose
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS501",
@@ -47,7 +46,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "lines"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per place."""
     for link in unique(report):
         if link.op == _SOFTMAX and link.into == LOG_SOFTMAX:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gradscope.records.modules import Link
-from gradscope.records.report import Finding, Report
-from gradscope.rules._losses import into_cross_entropy, output_of, where, whose
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.records.report import Report
+from gradscope.rules._reading import into_cross_entropy, output_of, where, whose
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS502",
@@ -39,7 +39,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "lines"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per place."""
     for link in into_cross_entropy(report):
         kind = _SAID.get(link.op) or link.op.partition("Backward")[0].lower()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gradscope.records.report import Finding, Report
-from gradscope.rules._losses import unique, where, whose
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.records.report import Report
+from gradscope.rules._reading import unique, where, whose
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS503",
@@ -38,7 +38,7 @@ def wants(report: Report, limits: Limits) -> Iterator[str]:
         yield "lines"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per place."""
     for link in unique(report):
         if link.op in _OPS and link.into.startswith("BinaryCrossEntropyWithLogits"):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from gradscope.records.modules import ModuleCall
-from gradscope.records.report import Finding, Report
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.records.report import Report
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import others
 
 RULE = Rule(
@@ -46,7 +45,7 @@ RULE = Rule(
 _RAISED = "more than 1 value per channel"
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for the run, at the first such norm."""
     error = report.error
     if error is not None and _RAISED in error.message:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.modules import Link
-from gradscope.records.report import Finding, Report
-from gradscope.rules._losses import unique
-from gradscope.rules._reading import Tree
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.records.report import Report
+from gradscope.rules._reading import Tree, unique
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS505",
@@ -36,7 +33,7 @@ _LAYERS = (
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding per bias."""
     tree = Tree(report)
     takers: dict[str, list[Link]] = {}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
-from gradscope.rules._losses import LOG_SOFTMAX
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._reading import LOG_SOFTMAX
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -51,7 +50,7 @@ RULE = Rule(
 _NEAR, _SMALL = 0.4, 2.0
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield at most one finding, on the model."""
     first = report.history[0].loss if report.history else _of_one_backward(report)
     # For a sum of several losses, the loss of guessing is unknown.

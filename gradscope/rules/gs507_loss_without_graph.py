@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.rules._reading import complete
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Findings, Limits, Rule
 
 RULE = Rule(
     code="GS507",
@@ -34,7 +32,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield at most one finding, on the model."""
     cut = report.run.without_graph
     if not cut or not complete(report):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.full_samples import GradientCheck
 from gradscope.records.loop import LoopRecord
-from gradscope.records.report import Finding, Report
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.records.report import Report
+from gradscope.rules._loop import LoopFindings
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -40,7 +37,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for each layer, at its first wrong call and input."""
     found: dict[str, GradientCheck] = {}
     for check in report.gradient_checks:
@@ -64,24 +61,22 @@ def find(report: Report, limits: Limits) -> Iterator[Finding]:
 _CHAIN = "Multiply by `grad_output`, the gradient that comes in: the chain rule."
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each function of the script."""
     for one in loop.functions:
         gives = "zeros" if one.zeros else number(one.backward)
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}.backward` is not the derivative of its forward: for argument "
-                f"{one.input + 1} it gives {gives} in a random direction; finite differences give "
-                f"{number(one.differences)} (float64, arguments of step {one.step})."
-                + (" It ignores `grad_output`." if one.ignores else ""),
-                advice=_CHAIN if one.ignores else None,
-                value=one.backward,
-                threshold=one.differences,
-                source="finite differences",
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}.backward` is not the derivative of its forward: for argument "
+            f"{one.input + 1} it gives {gives} in a random direction; finite differences give "
+            f"{number(one.differences)} (float64, arguments of step {one.step})."
+            + (" It ignores `grad_output`." if one.ignores else ""),
+            advice=_CHAIN if one.ignores else None,
+            value=one.backward,
+            threshold=one.differences,
+            source="finite differences",
+            location=one.location,
         )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.modules import ModuleCall
-from gradscope.records.report import Finding, Report
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.records.report import Report
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import others
 
 RULE = Rule(
@@ -33,7 +31,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for the model, at the first such layer."""
     layers = {one.name for one in report.modules if one.settings.get("batch_first") is False}
     outer = min(report.calls, key=lambda call: call.order, default=None)

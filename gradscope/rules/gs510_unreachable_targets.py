@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import Reach
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._loop import LoopFindings, enough, in_steps, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
@@ -47,24 +44,22 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each activation."""
     for one in loop.reaches:
         if one.outside < one.readings or (one.share < limits["share"] and not one.counted):
             continue
         if not enough(loop, one.outside):
             continue
-        yield at(
-            RULE.finding(
-                "",
-                _message(one),
-                advice=_advice(one),
-                value=one.share,
-                limit=limits.of("share"),
-                cause=one.by,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            _message(one),
+            advice=_advice(one),
+            value=one.share,
+            limit=limits.of("share"),
+            cause=one.by,
+            location=of_loss(loop, one),
         )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import EqualUnits
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, these
+from gradscope.rules._loop import LoopFindings, these
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -46,7 +43,7 @@ RULE = Rule(
 _PAIR = 2
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     models: dict[int, list[EqualUnits]] = {}
     for one in loop.equal_units:
@@ -56,24 +53,22 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         name = next((one.name for one in loop.models if one.id == number), None)
         first, names = members[0], [one.name for one in members]
         more = f"; so are those of {these(names[1:])}" if names[1:] else ""
-        yield at(
-            RULE.finding(
-                first.name,
-                f"all {plural(first.units, 'row')} of `{first.name}` are equal in all "
-                f"{plural(first.readings, 'sample')}, though they move{more}: all units of a layer "
-                "compute the same number, because their weights started from the same value.",
-                value=float(first.readings),
-                limit=limits.of("samples"),
-                location=next((one.location for one in members if one.location), None),
-            ),
+        yield RULE.in_loop(
             loop,
+            first.name,
+            f"all {plural(first.units, 'row')} of `{first.name}` are equal in all "
+            f"{plural(first.readings, 'sample')}, though they move{more}: all units of a layer "
+            "compute the same number, because their weights started from the same value.",
+            value=float(first.readings),
+            limit=limits.of("samples"),
+            location=next((one.location for one in members if one.location), None),
             model=name,
             parameters=tuple((number, one) for one in names),
         )
     yield from _stuck_at_zero(loop, limits)
 
 
-def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model with two weights that stay zero, with a gradient of zero."""
     still = {
         (one.model, one.name): one
@@ -94,17 +89,15 @@ def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding
         names = [one.name for one in members]
         weights = {n for (of, n), one in still.items() if of == model.name and len(one.shape) > 1}
         alone = weights == set(names)  # then every zero in the model follows from it
-        yield at(
-            RULE.finding(
-                names[0],
-                f"{these(names)} are all zero in all {plural(members[0].readings, 'sample')}, and "
-                "their gradients are exactly zero: each weight multiplies the others' gradients by "
-                "zero, so none of them ever moves.",
-                value=float(len(members)),
-                cause="zero-weights",
-                location=next((one.location for one in members if one.location), None),
-            ),
+        yield RULE.in_loop(
             loop,
+            names[0],
+            f"{these(names)} are all zero in all {plural(members[0].readings, 'sample')}, and "
+            "their gradients are exactly zero: each weight multiplies the others' gradients by "
+            "zero, so none of them ever moves.",
+            value=float(len(members)),
+            cause="zero-weights",
+            location=next((one.location for one in members if one.location), None),
             model=model.name,
             parameters=None if alone else tuple((model.id, one) for one in names),
         )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding, Report
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.records.report import Report
+from gradscope.rules._rule import CHOSEN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import listed, percent
 
 RULE = Rule(
@@ -35,7 +33,7 @@ RULE = Rule(
 )
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for the model, at the first of them."""
     found = [
         (one.name, one.settings["p"])

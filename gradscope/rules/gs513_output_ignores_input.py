@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LoopBatches
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -53,25 +51,23 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     for one in loop.batches:
         if one.constant < max(limits["batches"], limits["share"] * one.outputs):
             continue
         name = next((model.name for model in loop.models if model.id == one.model), None)
         reason = _reason(loop, one, limits)
-        yield at(
-            RULE.finding(
-                name or "",
-                "the output is the same for all samples of a batch, to the last bit, in the last "
-                f"{plural(one.constant, 'batch', 'batches')} that were read, though the inputs "
-                f"differ: nothing of the input reaches it.{reason.words}",
-                advice=reason.advice,
-                value=float(one.constant),
-                limit=limits.of("batches"),
-                location=reason.location or one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            name or "",
+            "the output is the same for all samples of a batch, to the last bit, in the last "
+            f"{plural(one.constant, 'batch', 'batches')} that were read, though the inputs "
+            f"differ: nothing of the input reaches it.{reason.words}",
+            advice=reason.advice,
+            value=float(one.constant),
+            limit=limits.of("batches"),
+            location=reason.location or one.location,
             model=name,
         )
 

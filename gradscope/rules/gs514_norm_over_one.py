@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from gradscope.records.report import Finding, Report
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.records.report import Report
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 
 RULE = Rule(
     code="GS514",
@@ -34,7 +33,7 @@ RULE = Rule(
 _LAST = ("LayerNorm", "RMSNorm")
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for each module, at its first call."""
     kinds = {one.name: one.kinds for one in report.modules}
     groups = {one.name: one.settings.get("num_groups") for one in report.modules}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.modules import ModuleCall
-from gradscope.records.report import Finding, Report
+from gradscope.records.report import Report
 from gradscope.records.tensors import TensorStats
-from gradscope.rules._rule import Limits, Rule, Runs
+from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import percent
 
 RULE = Rule(
@@ -47,14 +45,14 @@ _OWN = 2
 _MASKS = ("key_padding_mask", "src_key_padding_mask")
 
 
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
+def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding, at the first layer with such a mask."""
     found = next(_padding(report), None) or next(_weights(report), None)
     if found is not None:
         yield found
 
 
-def _weights(report: Report) -> Iterator[Finding]:
+def _weights(report: Report) -> Findings:
     """Judge the mask by the attention weights."""
     for call in report.attention:
         if call.queries != call.keys or call.keys < 3:
@@ -70,7 +68,7 @@ def _weights(report: Report) -> Iterator[Finding]:
             yield RULE.finding(call.name, message, call=call.call, value=1.0)
 
 
-def _padding(report: Report) -> Iterator[Finding]:
+def _padding(report: Report) -> Findings:
     """Judge a padding mask by the padding."""
     kinds = {one.name: one.kinds for one in report.modules}
     pads = {one.name: one.settings.get("padding_idx") for one in report.modules}

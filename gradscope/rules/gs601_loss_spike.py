@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from gradscope.records.report import Finding
 from gradscope.rules._history import StepHistory
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._window import Window
 from gradscope.rules._words import number
 
@@ -87,7 +85,7 @@ def stands_out(before: Window, loss: float | None, limits: Limits) -> tuple[floa
     return deviations, needed
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     """Yield one finding for an optimizer's steps."""
     before, loss = history.loss, history.now.loss
     found = stands_out(before, loss, limits)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
 
-from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory, StepHistory
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._window import Window
 from gradscope.rules._words import number
 
@@ -96,7 +94,7 @@ def stands_out(before: Window, norm: float | None, limits: Limits) -> float | No
     return norm / before.usual
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     """Yield one finding for an optimizer's steps."""
     before, norm = history.gradient, history.now.gradient_norm
     ratio = stands_out(before, norm, limits)
@@ -117,7 +115,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
     )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield at most one finding per sample, at the weight with the largest jump.
 
     A sample long after the others is not judged, because gradients may have grown in between.

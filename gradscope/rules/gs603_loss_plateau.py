@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop_figures import Course
-from gradscope.records.report import Finding
 from gradscope.rules._course import until_course
 from gradscope.rules._history import StepHistory
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
 #: Number of steps without a fall of the loss.
@@ -59,7 +56,7 @@ RULE = Rule(
 )
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     """Yield at most one finding for an optimizer."""
     course = history.blocks.course
     if course is None or not history.alone or course.steps < limits["steps"]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding
 from gradscope.records.tensors import finite_or_none
 from gradscope.rules._history import ParameterHistory, SampleHistory
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -54,7 +51,7 @@ RULE = Rule(
 )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield one finding per weight."""
     falls = []
     for name, weight in history.weights.items():

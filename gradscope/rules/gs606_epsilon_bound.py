@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory
-from gradscope.rules._optimizers import divides
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._reading import divides
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
 RULE = Rule(
@@ -48,7 +46,7 @@ RULE = Rule(
 )
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield one finding for a model, at the weight whose gradients are furthest below epsilon."""
     sample = history.now
     eps = sample.settings.get("eps") if sample is not None else None

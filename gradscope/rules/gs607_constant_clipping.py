@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LoopClipping
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
-from gradscope.rules._optimizers import is_scale_free
+from gradscope.rules._loop import LoopFindings, at
+from gradscope.rules._reading import is_scale_free
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent, plural
 
@@ -61,7 +58,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     kinds = {one.name: one.kind for one in loop.optimizers}
     for one in loop.clippings:

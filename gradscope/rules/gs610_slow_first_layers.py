@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LayerGradient, LoopDepth
-from gradscope.records.training import TrainingFinding
 from gradscope.rules._course import stopped_early
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings, at
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -71,7 +68,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     course = loop.course
     if course is None or len(loop.optimizers) != 1 or not stopped_early(course, limits):

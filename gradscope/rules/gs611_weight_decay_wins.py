@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
 from gradscope.rules._course import is_left
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent
 
@@ -47,7 +44,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     course = loop.course
     if course is None or len(loop.optimizers) != 1 or not is_left(course, limits["left"]):
@@ -58,16 +55,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.last > limits["norm"] * one.first or one.weight_decay <= limits["usual"]:
             continue
         optimizer = loop.optimizers[0]
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"weight_decay={one.weight_decay:g} outweighs the gradient: the norm of the "
-                f"weights fell from {number(one.first)} to {number(one.last)} "
-                f"({percent(one.last / one.first)}). The loss is at {number(course.last)}, and "
-                f"began at {number(course.first)}.",
-                value=one.decay,
-                limit=limits.of("share"),
-                location=optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"weight_decay={one.weight_decay:g} outweighs the gradient: the norm of the "
+            f"weights fell from {number(one.first)} to {number(one.last)} "
+            f"({percent(one.last / one.first)}). The loss is at {number(course.last)}, and "
+            f"began at {number(course.first)}.",
+            value=one.decay,
+            limit=limits.of("share"),
+            location=optimizer.location,
         )

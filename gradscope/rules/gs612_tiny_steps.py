@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopOptimizer, LoopRecord
-from gradscope.records.training import TrainingFinding
 from gradscope.rules._course import is_left
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent, plural
 
@@ -52,7 +49,7 @@ RULE = Rule(
 _FAR = 0.1
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     course = loop.course
     if course is None or len(loop.optimizers) != 1 or not is_left(course, limits["left"]):
@@ -63,18 +60,16 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.samples < limits["samples"] or not 0 < moved < limits["moved"] or optimizer.rises:
             continue
         why, place = _reason(loop, optimizer, one.rate)
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"the learning rate {one.rate:g} is too low: all {plural(loop.steps, 'step')} "
-                f"together can move the median weight by {percent(moved)} of its norm, "
-                f"{number(one.ratio)} a step.{why} The loss is at {number(course.last)}, and began "
-                f"at {number(course.first)}.",
-                value=moved,
-                limit=limits.of("moved"),
-                location=place or optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"the learning rate {one.rate:g} is too low: all {plural(loop.steps, 'step')} "
+            f"together can move the median weight by {percent(moved)} of its norm, "
+            f"{number(one.ratio)} a step.{why} The loss is at {number(course.last)}, and began "
+            f"at {number(course.first)}.",
+            value=moved,
+            limit=limits.of("moved"),
+            location=place or optimizer.location,
         )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -50,7 +47,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield at most one finding."""
     course, constant = loop.course, [one for one in loop.targets if one.constant]
     if not loop.ended or course is None or len(loop.optimizers) != 1 or len(loop.targets) != 1:
@@ -70,24 +67,22 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             else f"a batch of `{alone.name}` follows a permutation, and that of "
             f"`{alone.words[0]}` does not, so inputs and labels do not belong together."
         )
-        yield at(
-            RULE.finding(
-                "",
-                f"the loss is {number(course.last)} over the last "
-                f"{plural(course.steps // 2, 'step')}; always answering {guess} gives "
-                f"{number(answer)}. The network has learned next to nothing that depends on the "
-                f"input: {why}",
-                severity=None if alone is None else "warning",
-                cause=None if alone is None else "shuffled-alone",
-                advice=None
-                if alone is None
-                else f"Index the inputs and the labels with the same permutation: `perm = "
-                f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`."
-                if not alone.words
-                else f"Index `{alone.words[0]}` as `{alone.name}`: by the permutation.",
-                value=course.last / answer,
-                limit=limits.of("share"),
-                location=of_loss(loop, one) if alone is None else alone.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the loss is {number(course.last)} over the last "
+            f"{plural(course.steps // 2, 'step')}; always answering {guess} gives "
+            f"{number(answer)}. The network has learned next to nothing that depends on the "
+            f"input: {why}",
+            severity=None if alone is None else "warning",
+            cause=None if alone is None else "shuffled-alone",
+            advice=None
+            if alone is None
+            else f"Index the inputs and the labels with the same permutation: `perm = "
+            f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`."
+            if not alone.words
+            else f"Index `{alone.words[0]}` as `{alone.name}`: by the permutation.",
+            value=course.last / answer,
+            limit=limits.of("share"),
+            location=of_loss(loop, one) if alone is None else alone.location,
         )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
 from gradscope.rules._course import is_left
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -43,7 +40,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each layer's outputs."""
     course = loop.course
     if course is None or not is_left(course, limits["left"]):
@@ -51,15 +48,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     for one in loop.targets:
         if one.rms is None or one.rms <= limits["size"]:
             continue
-        yield at(
-            RULE.finding(
-                "",
-                f"the targets have a root mean square of {number(one.rms)}: they are not "
-                f"standardized. The loss is at {number(course.last)}, and began at "
-                f"{number(course.first)}.",
-                value=one.rms,
-                limit=limits.of("size"),
-                location=one.made_at or of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the targets have a root mean square of {number(one.rms)}: they are not "
+            f"standardized. The loss is at {number(course.last)}, and began at "
+            f"{number(course.first)}.",
+            value=one.rms,
+            limit=limits.of("size"),
+            location=one.made_at or of_loss(loop, one),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from gradscope.records.report import Finding
 from gradscope.rules._history import StepHistory, pace_of
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -54,7 +51,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     """Yield one finding for an optimizer's steps."""
     step, before, gradients = history.now, history.pace, history.taken
     pace = pace_of(step)

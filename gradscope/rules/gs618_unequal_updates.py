@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import combinations
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -49,7 +47,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each pair of optimizers of one model."""
     kinds = {one.name: one for one in loop.optimizers}
     known = [
@@ -65,15 +63,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         rates = sorted((low.rate, high.rate))
         if rates[1] > limits["rates"] * rates[0] or high.rms <= limits["ratio"] * low.rms:
             continue
-        yield at(
-            RULE.finding(
-                slow.name,
-                f"with a learning rate of {low.rate:g}, updates of `{slow.name}` ({slow.kind}) "
-                f"have a root mean square of {number(low.rms)}; updates of `{fast.name}` "
-                f"({fast.kind}, {high.rate:g}) have {number(high.rms)}.",
-                value=high.rms / low.rms,
-                limit=limits.of("ratio"),
-                location=slow.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            slow.name,
+            f"with a learning rate of {low.rate:g}, updates of `{slow.name}` ({slow.kind}) "
+            f"have a root mean square of {number(low.rms)}; updates of `{fast.name}` "
+            f"({fast.kind}, {high.rate:g}) have {number(high.rms)}.",
+            value=high.rms / low.rms,
+            limit=limits.of("ratio"),
+            location=slow.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -40,17 +37,15 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for one in loop.left_states:
-        yield at(
-            RULE.finding(
-                one.optimizer,
-                f"`{one.optimizer}` starts without a state. The checkpoint whose weights were "
-                f"loaded holds one, for {plural(one.parameters, 'parameter')} with the same "
-                "settings.",
-                value=float(one.parameters),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.optimizer,
+            f"`{one.optimizer}` starts without a state. The checkpoint whose weights were "
+            f"loaded holds one, for {plural(one.parameters, 'parameter')} with the same "
+            "settings.",
+            value=float(one.parameters),
+            location=one.location,
         )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from statistics import median
 
 from gradscope.records.modules import ParameterStats
-from gradscope.records.report import Finding
 from gradscope.rules._history import SampleHistory
-from gradscope.rules._optimizers import is_scale_free
-from gradscope.rules._reading import rms
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._reading import is_scale_free, rms
+from gradscope.rules._rule import Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
 RULE = Rule(
@@ -61,7 +58,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_over_samples(history: SampleHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_samples(history: SampleHistory, limits: Limits) -> Findings:
     """Yield one finding for the first sample of a model in the steps of an optimizer."""
     if history.count > 1 or history.now is None:
         return

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from gradscope.records.report import Finding
 from gradscope.rules._history import StepHistory
-from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, Findings, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
 RULE = Rule(
@@ -54,7 +53,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_over_steps(history: StepHistory, limits: Limits) -> Iterator[Finding]:
+def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     """Yield one finding for the first step of an optimizer with a NaN or Inf."""
     losses, norms = tuple(history.loss.values), tuple(history.taken.values)
     steps = history.now.optimizer_step - 1  # before this one

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from gradscope.records.loop import LoopRecord, Round
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, held_by, in_steps
+from gradscope.rules._loop import LoopFindings, enough, held_by, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -40,7 +38,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         count, first, _ = loop.steps_with(optimizer.name, "uncleared")
@@ -51,19 +49,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         if not enough(loop, count, least=int(limits["steps"])):
             continue
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                "`backward` adds to the gradients that the last step has used, "
-                f"{in_steps(count, following, 'step')} after the first: "
-                f"{_cleared(rounds, optimizer.name)}.",
-                advice=f"Call `{optimizer.name}.zero_grad()` before each `backward`.",
-                value=float(count),
-                threshold=limits["share"],
-                location=_elsewhere(rounds, optimizer.name) or _backward(rounds),
-            ),
+        yield RULE.in_loop(
             loop,
-            first,
+            optimizer.name,
+            "`backward` adds to the gradients that the last step has used, "
+            f"{in_steps(count, following, 'step')} after the first: "
+            f"{_cleared(rounds, optimizer.name)}.",
+            advice=f"Call `{optimizer.name}.zero_grad()` before each `backward`.",
+            value=float(count),
+            threshold=limits["share"],
+            location=_elsewhere(rounds, optimizer.name) or _backward(rounds),
+            first=first,
             parameters=held_by(optimizer, loop),
         )
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord, Round
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, held_by, in_steps
+from gradscope.rules._loop import LoopFindings, enough, held_by, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -33,26 +30,24 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         count, first, _ = loop.steps_with(optimizer.name, "cleared")
         if not enough(loop, count) or count <= limits["share"] * optimizer.steps:
             continue
         cleared, where = _zero(list(loop.rounds_of(optimizer.name)))
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{cleared}.zero_grad()` clears the gradients between `backward` and "
-                f"`{optimizer.name}.step()` {in_steps(count, optimizer.steps)}: the optimizer gets "
-                "no gradient.",
-                advice=f"Move `{cleared}.zero_grad()` before `backward`, or after `step`.",
-                value=float(count),
-                threshold=limits["share"],
-                location=where,
-            ),
+        yield RULE.in_loop(
             loop,
-            first,
+            optimizer.name,
+            f"`{cleared}.zero_grad()` clears the gradients between `backward` and "
+            f"`{optimizer.name}.step()` {in_steps(count, optimizer.steps)}: the optimizer gets "
+            "no gradient.",
+            advice=f"Move `{cleared}.zero_grad()` before `backward`, or after `step`.",
+            value=float(count),
+            threshold=limits["share"],
+            location=where,
+            first=first,
             parameters=held_by(optimizer, loop),
         )
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopOptimizer, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, first_location, held_by
+from gradscope.rules._loop import STEPS, LoopFindings, first_location, held_by
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -33,30 +30,28 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         if optimizer.steps or optimizer.shared == optimizer.parameters:
             continue
         if optimizer.backwards < (2 if loop.ended else STEPS):
             continue
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{optimizer.name}` makes no step, though its "
-                f"{plural(optimizer.parameters, 'parameter')} get gradients: "
-                f"{plural(optimizer.backwards, 'backward')}{'' if loop.ended else ' so far'}."
-                f"{_unreached(optimizer)}{_scheduled(loop, optimizer)}",
-                advice=f"Call `{optimizer.name}.step()`, with the parentheses, after `backward`.",
-                value=float(optimizer.backwards),
-                threshold=float(STEPS),
-                location=optimizer.stepping
-                or _beside(loop)
-                or optimizer.reached
-                or first_location(loop, "backward")
-                or optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"`{optimizer.name}` makes no step, though its "
+            f"{plural(optimizer.parameters, 'parameter')} get gradients: "
+            f"{plural(optimizer.backwards, 'backward')}{'' if loop.ended else ' so far'}."
+            f"{_unreached(optimizer)}{_scheduled(loop, optimizer)}",
+            advice=f"Call `{optimizer.name}.step()`, with the parentheses, after `backward`.",
+            value=float(optimizer.backwards),
+            threshold=float(STEPS),
+            location=optimizer.stepping
+            or _beside(loop)
+            or optimizer.reached
+            or first_location(loop, "backward")
+            or optimizer.location,
             parameters=held_by(optimizer, loop),
         )
 

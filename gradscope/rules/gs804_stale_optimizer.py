@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, concerned, enough, full_names, in_steps, these
+from gradscope.rules._loop import LoopFindings, concerned, enough, full_names, in_steps, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -36,7 +35,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         if optimizer.trained:  # another one holds its parameters in vain
@@ -57,23 +56,21 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         every = len(stale) == optimizer.parameters
         if not every and not unheld:
             continue  # a branch that is never called
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                " ".join(
-                    part
-                    for part in (
-                        _held(optimizer, stale, loop),
-                        _instead(unheld, loop),
-                        _times(optimizer),
-                    )
-                    if part
-                ),
-                advice=_advice(optimizer, loop),
-                value=float(len(stale)),
-                location=optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            " ".join(
+                part
+                for part in (
+                    _held(optimizer, stale, loop),
+                    _instead(unheld, loop),
+                    _times(optimizer),
+                )
+                if part
+            ),
+            advice=_advice(optimizer, loop),
+            value=float(len(stale)),
+            location=optimizer.location,
             parameters=concerned([*stale, *unheld], loop),
         )
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopParameter, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, concerned, full_names, these
+from gradscope.rules._loop import STEPS, LoopFindings, concerned, full_names, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -32,7 +29,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each pair of optimizers that share a parameter."""
     pairs: dict[tuple[str, ...], list[LoopParameter]] = {}
     for one in loop.parameters:
@@ -41,15 +38,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     for optimizers, parameters in pairs.items():
         names = these(full_names(parameters, loop))
         made = [o.location for o in loop.optimizers if o.name in optimizers and o.location]
-        yield at(
-            RULE.finding(
-                optimizers[-1],
-                f"`{'` and `'.join(optimizers)}` both hold {plural(len(parameters), 'parameter')}: "
-                f"{names}. Each step of either moves them.",
-                value=float(len(parameters)),
-                location=made[-1] if made else None,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizers[-1],
+            f"`{'` and `'.join(optimizers)}` both hold {plural(len(parameters), 'parameter')}: "
+            f"{names}. Each step of either moves them.",
+            value=float(len(parameters)),
+            location=made[-1] if made else None,
             parameters=concerned(parameters, loop),
         )
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, held_by, in_steps
+from gradscope.rules._loop import LoopFindings, enough, held_by, in_steps
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -28,7 +25,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         zero = [n for n, count in enumerate(optimizer.zero_rates) if count == optimizer.steps]
@@ -41,16 +38,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         of = "" if every else f" of group {zero[0]} ({plural(count, 'parameter')})"
         scheduler = next((s for s in loop.schedulers if s.optimizer == optimizer.name), None)
         sets = f" `{scheduler.name}` ({scheduler.kind}) sets it." if scheduler else ""
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"the learning rate{of} of `{optimizer.name}` is 0 "
-                f"{in_steps(optimizer.steps, optimizer.steps)}: no step moves a weight.{sets}",
-                severity="error" if every else "warning",
-                value=0.0,
-                cause=None if every else "group",
-                location=(scheduler.made if scheduler else None) or optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"the learning rate{of} of `{optimizer.name}` is 0 "
+            f"{in_steps(optimizer.steps, optimizer.steps)}: no step moves a weight.{sets}",
+            severity="error" if every else "warning",
+            value=0.0,
+            cause=None if every else "group",
+            location=(scheduler.made if scheduler else None) or optimizer.location,
             parameters=held_by(optimizer, loop, () if every else zero),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, concerned, full_names, these
+from gradscope.rules._loop import STEPS, LoopFindings, concerned, full_names, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -36,7 +33,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         moved = [
@@ -49,15 +46,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if not moved:
             continue
         most = max(one.steps for one in moved)
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{optimizer.name}` moves {plural(len(moved), 'frozen parameter')} in "
-                f"{plural(most, 'step')}, as `.grad` is not None: "
-                f"{these(full_names(moved, loop))}.",
-                value=float(most),
-                location=next((one.step.location for one in loop.rounds_of(optimizer.name)), None),
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"`{optimizer.name}` moves {plural(len(moved), 'frozen parameter')} in "
+            f"{plural(most, 'step')}, as `.grad` is not None: "
+            f"{these(full_names(moved, loop))}.",
+            value=float(most),
+            location=next((one.step.location for one in loop.rounds_of(optimizer.name)), None),
             parameters=concerned(moved, loop),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopEvent, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -60,24 +57,22 @@ _FAULTS = {
 }
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each fault."""
     for fault, (message, advice) in _FAULTS.items():
         count, first, event = _rounds(loop, fault)
         if event is None or not enough(loop, count) or count <= limits["share"] * loop.steps:
             continue
-        yield at(
-            RULE.finding(
-                event.of,
-                f"{message}, {in_steps(count, loop.steps)}.",
-                advice=advice,
-                value=float(count),
-                threshold=limits["share"],
-                cause=fault,
-                location=event.location,
-            ),
+        yield RULE.in_loop(
             loop,
-            first,
+            event.of,
+            f"{message}, {in_steps(count, loop.steps)}.",
+            advice=advice,
+            value=float(count),
+            threshold=limits["share"],
+            cause=fault,
+            location=event.location,
+            first=first,
         )
 
 

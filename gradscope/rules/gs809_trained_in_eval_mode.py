@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopEvent, LoopModel, LoopRecord, Round
 from gradscope.records.report import Finding
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import STEPS, at, in_steps
+from gradscope.rules._loop import STEPS, LoopFindings, at, in_steps
 from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
@@ -33,7 +30,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     for model in loop.models:
         off: list[tuple[Round, LoopEvent]] = []

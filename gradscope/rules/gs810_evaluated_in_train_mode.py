@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopEvent, LoopModel, LoopRecord, Round
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -42,7 +39,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model that trains."""
     for model in loop.models:
         if not model.calls:
@@ -59,17 +56,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         event = found[0][1] if found else last
         if event is None or not steps:
             continue
-        yield at(
-            RULE.finding(
-                model.name,
-                f"`{model.name}` is evaluated in train mode: {_which(event)}.",
-                advice=f"Call `{model.name}.eval()` before the evaluation, and "
-                f"`{model.name}.train()` after it.",
-                value=float(among + (last is not None)),
-                location=event.location,
-            ),
+        yield RULE.in_loop(
             loop,
-            found[0][0].first if found else loop.steps,
+            model.name,
+            f"`{model.name}` is evaluated in train mode: {_which(event)}.",
+            advice=f"Call `{model.name}.eval()` before the evaluation, and "
+            f"`{model.name}.train()` after it.",
+            value=float(among + (last is not None)),
+            location=event.location,
+            first=found[0][0].first if found else loop.steps,
         )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, held_by
+from gradscope.rules._loop import LoopFindings, held_by
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -44,7 +41,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     yield from _turning(loop, limits)
     for optimizer in loop.optimizers:
@@ -54,23 +51,21 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         for scheduler in loop.schedulers:
             if scheduler.optimizer != optimizer.name or scheduler.steps < 0.9 * optimizer.steps - 1:
                 continue
-            yield at(
-                RULE.finding(
-                    scheduler.name,
-                    _message(loop, optimizer, scheduler),
-                    advice=f"Call `{scheduler.name}.step()` once for each epoch, or give its "
-                    "numbers in steps.",
-                    value=optimizer.rate / optimizer.peak if optimizer.peak else 0.0,
-                    threshold=0.01,
-                    location=scheduler.location,
-                ),
+            yield RULE.in_loop(
                 loop,
-                optimizer.gone,
+                scheduler.name,
+                _message(loop, optimizer, scheduler),
+                advice=f"Call `{scheduler.name}.step()` once for each epoch, or give its "
+                "numbers in steps.",
+                value=optimizer.rate / optimizer.peak if optimizer.peak else 0.0,
+                threshold=0.01,
+                location=scheduler.location,
+                first=optimizer.gone,
                 parameters=held_by(optimizer, loop),
             )
 
 
-def _turning(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def _turning(loop: LoopRecord, limits: Limits) -> LoopFindings:
     for optimizer in loop.optimizers:
         for scheduler in loop.schedulers:
             half = scheduler.settings.get("T_max", 0.0)
@@ -81,20 +76,18 @@ def _turning(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             cycles = loop.loader and half % loop.loader == 0  # one for each epoch, or several
             if cycles or scheduler.steps < limits["turns"] * half:
                 continue
-            yield at(
-                RULE.finding(
-                    scheduler.name,
-                    f"`{scheduler.name}`, CosineAnnealingLR(T_max={half:.0f}), has made "
-                    f"{plural(scheduler.steps, 'step')}, one after every batch: the learning rate "
-                    f"reaches its end after {half:.0f} of them, and then rises and falls again.",
-                    advice=f"Call `{scheduler.name}.step()` once for each epoch, or give T_max in "
-                    "steps; for restarts on purpose use CosineAnnealingWarmRestarts.",
-                    value=scheduler.steps / half,
-                    limit=limits.of("turns"),
-                    cause="turns",
-                    location=scheduler.location,
-                ),
+            yield RULE.in_loop(
                 loop,
+                scheduler.name,
+                f"`{scheduler.name}`, CosineAnnealingLR(T_max={half:.0f}), has made "
+                f"{plural(scheduler.steps, 'step')}, one after every batch: the learning rate "
+                f"reaches its end after {half:.0f} of them, and then rises and falls again.",
+                advice=f"Call `{scheduler.name}.step()` once for each epoch, or give T_max in "
+                "steps; for restarts on purpose use CosineAnnealingWarmRestarts.",
+                value=scheduler.steps / half,
+                limit=limits.of("turns"),
+                cause="turns",
+                location=scheduler.location,
                 parameters=held_by(optimizer, loop),
             )
 

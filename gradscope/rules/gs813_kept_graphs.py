@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -40,7 +37,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for a run."""
     least = max(limits["graphs"], limits["share"] * loop.kept_of)
     # Before the first step ends, all backwards belong to it, and gradscope itself still observes
@@ -50,24 +47,20 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         return
     name, where = loop.kept_by or ("", None)
     by = f" by `{name}`" if name else ""
-    yield at(
-        RULE.finding(
-            name,
-            f"the graphs of {plural(loop.kept_graphs, 'loss', 'losses')}, since step "
-            f"{loop.kept_since:,}, are kept alive{by}: memory grows with every step.",
-            advice=f"Keep a number in `{name}`: `loss.item()`, or `loss.detach()`."
-            if name
-            else None,
-            value=float(loop.kept_graphs),
-            limit=limits.of("graphs"),
-            location=where,
-        ),
+    yield RULE.in_loop(
         loop,
-        loop.kept_since,
+        name,
+        f"the graphs of {plural(loop.kept_graphs, 'loss', 'losses')}, since step "
+        f"{loop.kept_since:,}, are kept alive{by}: memory grows with every step.",
+        advice=f"Keep a number in `{name}`: `loss.item()`, or `loss.detach()`." if name else None,
+        value=float(loop.kept_graphs),
+        limit=limits.of("graphs"),
+        location=where,
+        first=loop.kept_since,
     )
 
 
-def _evaluations(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def _evaluations(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield the finding on a validation that runs with gradients enabled."""
     # The graphs of one round may belong to an episode that has not ended.
     if loop.kept_evaluations < limits["graphs"] or loop.evaluation_rounds < 3:
@@ -75,17 +68,15 @@ def _evaluations(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     name, where = loop.kept_by or ("", None)
     by = f" by `{name}`" if name else ""
     since = max(1, loop.evaluations_since)
-    yield at(
-        RULE.finding(
-            name,
-            f"the graphs of {plural(loop.kept_evaluations, 'call')} in eval mode, since step "
-            f"{since:,}, are kept alive{by}: memory grows with every evaluation.",
-            advice="Evaluate under `torch.no_grad()`, and keep numbers: `loss.item()`.",
-            value=float(loop.kept_evaluations),
-            limit=limits.of("graphs"),
-            cause="evaluation",
-            location=where,
-        ),
+    yield RULE.in_loop(
         loop,
-        since,
+        name,
+        f"the graphs of {plural(loop.kept_evaluations, 'call')} in eval mode, since step "
+        f"{since:,}, are kept alive{by}: memory grows with every evaluation.",
+        advice="Evaluate under `torch.no_grad()`, and keep numbers: `loss.item()`.",
+        value=float(loop.kept_evaluations),
+        limit=limits.of("graphs"),
+        cause="evaluation",
+        location=where,
+        first=since,
     )

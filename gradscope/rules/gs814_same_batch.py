@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 
 from gradscope.records.loop import LoopEvent, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -39,23 +37,21 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for a run."""
     for seed in loop.facts_of("seeded"):
         if seed.count >= limits["calls"] and seed.count > 0.9 * loop.steps / len(loop.optimizers):
             (number,) = seed.figures
-            yield at(
-                RULE.finding(
-                    "",
-                    f"`torch.manual_seed({number:.0f})` is called in {plural(seed.count, 'step')} "
-                    f"of {loop.steps:,}: each draws the same random numbers.",
-                    advice="Set the seed once, before the loop.",
-                    value=float(seed.count),
-                    limit=limits.of("calls"),
-                    cause="seed",
-                    location=seed.location,
-                ),
+            yield RULE.in_loop(
                 loop,
+                "",
+                f"`torch.manual_seed({number:.0f})` is called in {plural(seed.count, 'step')} "
+                f"of {loop.steps:,}: each draws the same random numbers.",
+                advice="Set the seed once, before the loop.",
+                value=float(seed.count),
+                limit=limits.of("calls"),
+                cause="seed",
+                location=seed.location,
             )
             return
     if loop.same_batch < limits["calls"] or loop.steps < limits["calls"]:
@@ -72,37 +68,33 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     if anew and begun > 0.5 * loop.steps:
         why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} restarts each time"
         where = _most(loop).location
-    yield at(
-        RULE.finding(
-            "",
-            f"all {loop.same_batch:,} calls of the model with gradients got the same input{why}.",
-            value=float(loop.same_batch),
-            limit=limits.of("calls"),
-            location=where,
-        ),
+    yield RULE.in_loop(
         loop,
+        "",
+        f"all {loop.same_batch:,} calls of the model with gradients got the same input{why}.",
+        value=float(loop.same_batch),
+        limit=limits.of("calls"),
+        location=where,
     )
 
 
-def _one_batch(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def _one_batch(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield a finding on a batch that was drawn once, before the loop."""
     for one in loop.facts_of("one-batch"):
         meant = "evaluated" not in one.words
-        yield at(
-            RULE.finding(
-                "",
-                f"all {plural(loop.steps, 'step')} train on one batch of the "
-                f"{one.figures[0]:.0f} of the data loader: it is drawn once, before the loop"
-                f"{'' if meant else ', and the model is evaluated on other data'}.",
-                severity="info" if meant else None,
-                advice="Draw it in the loop: `for batch in loader`. To overfit one batch on "
-                "purpose, as a test, change nothing.",
-                value=float(loop.same_batch),
-                limit=limits.of("calls"),
-                cause="one-batch",
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"all {plural(loop.steps, 'step')} train on one batch of the "
+            f"{one.figures[0]:.0f} of the data loader: it is drawn once, before the loop"
+            f"{'' if meant else ', and the model is evaluated on other data'}.",
+            severity="info" if meant else None,
+            advice="Draw it in the loop: `for batch in loader`. To overfit one batch on "
+            "purpose, as a test, change nothing.",
+            value=float(loop.same_batch),
+            limit=limits.of("calls"),
+            cause="one-batch",
+            location=one.location,
         )
 
 

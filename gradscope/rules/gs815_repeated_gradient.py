@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopEvent, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -33,43 +30,39 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for backwards, and one for each optimizer."""
     count, first, event, before = _repeated(loop)
     if event is not None and enough(loop, count) and count > limits["share"] * loop.steps:
-        yield at(
-            RULE.finding(
-                "",
-                "`backward` runs twice on the same loss before the step "
-                f"{in_steps(count, loop.steps)}{_alone(event, before)}: its gradients are added "
-                "twice.",
-                advice="Call `backward` once for each loss; add losses before it.",
-                value=float(count),
-                threshold=limits["share"],
-                cause="backward",
-                location=event.location,
-            ),
+        yield RULE.in_loop(
             loop,
-            first,
+            "",
+            "`backward` runs twice on the same loss before the step "
+            f"{in_steps(count, loop.steps)}{_alone(event, before)}: its gradients are added "
+            "twice.",
+            advice="Call `backward` once for each loss; add losses before it.",
+            value=float(count),
+            threshold=limits["share"],
+            cause="backward",
+            location=event.location,
+            first=first,
         )
     for optimizer in loop.optimizers:
         count, first, _ = loop.steps_with(optimizer.name, "again")
         if not enough(loop, count) or count <= limits["share"] * optimizer.steps:
             continue
         where = [r.step.location for r in loop.rounds_of(optimizer.name) if "again" in r.step.facts]
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{optimizer.name}` steps without a `backward` since its last step, "
-                f"{in_steps(count, optimizer.steps)}: it uses the same gradients again.",
-                advice="Call `step` once for each backward.",
-                value=float(count),
-                threshold=limits["share"],
-                cause="step",
-                location=where[0],
-            ),
+        yield RULE.in_loop(
             loop,
-            first,
+            optimizer.name,
+            f"`{optimizer.name}` steps without a `backward` since its last step, "
+            f"{in_steps(count, optimizer.steps)}: it uses the same gradients again.",
+            advice="Call `step` once for each backward.",
+            value=float(count),
+            threshold=limits["share"],
+            cause="step",
+            location=where[0],
+            first=first,
         )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LossOperation
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -33,28 +32,23 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=(
-        "GS603",
-        "GS613",
-    ),
+    explains=("GS603", "GS613"),
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each operation."""
     for one in operations(loop, "broadcast", limits["share"]):
         often = in_steps(one.count, loop.graphs, "loss", "losses")
-        yield at(
-            RULE.finding(
-                "",
-                f"{_does(one)}, {often} that were read: each prediction is "
-                f"compared with the targets of all {one.shapes[2][0]} samples.",
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.name,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"{_does(one)}, {often} that were read: each prediction is "
+            f"compared with the targets of all {one.shapes[2][0]} samples.",
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.name,
+            location=of_loss(loop, one),
         )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -38,22 +35,20 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each operation."""
     for one in operations(loop, "single-softmax", limits["share"]):
         if not one.alone:
             continue
         shape = ", ".join(map(str, one.shapes[0]))
-        yield at(
-            RULE.finding(
-                "",
-                f"`{one.name}` runs over an axis of size 1 of [{shape}], "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: no gradient "
-                "reaches the network.",
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.name,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{one.name}` runs over an axis of size 1 of [{shape}], "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: no gradient "
+            "reaches the network.",
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.name,
+            location=of_loss(loop, one),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss
+from gradscope.rules._loop import LoopFindings, enough, in_steps, of_loss
 from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
@@ -36,20 +33,18 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for the losses on each layer's scores."""
     for number, one in enumerate(loop.targets):
         if one.empty < one.batches or not enough(loop, one.empty):
             continue
         often = in_steps(one.empty, one.batches, "batch", "batches")
-        yield at(
-            RULE.finding(
-                "",
-                f"all {one.targets:,} targets that were read are ignore_index {one.ignore_index}, "
-                f"{often}: no target is left for the loss.",
-                value=float(one.targets),
-                cause=str(number) if number else None,
-                location=one.made_at or of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"all {one.targets:,} targets that were read are ignore_index {one.ignore_index}, "
+            f"{often}: no target is left for the loss.",
+            value=float(one.targets),
+            cause=str(number) if number else None,
+            location=one.made_at or of_loss(loop, one),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -42,7 +39,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for the losses on each layer's scores."""
     for place, one in enumerate(loop.targets):
         batches = one.batches - one.empty
@@ -54,15 +51,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         classes = one.loss == "cross_entropy"
         what = f"class {one.value:g} of {one.classes:,}" if classes else f"{one.value:g}"
-        yield at(
-            RULE.finding(
-                "",
-                f"all {one.targets - one.ignored:,} targets that were read are {what}, in "
-                f"{plural(batches, 'batch', 'batches')}: the network can ignore its input.",
-                value=float(batches),
-                limit=limits.of("batches"),
-                cause=str(place) if place else None,
-                location=one.made_at or of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"all {one.targets - one.ignored:,} targets that were read are {what}, in "
+            f"{plural(batches, 'batch', 'batches')}: the network can ignore its input.",
+            value=float(batches),
+            limit=limits.of("batches"),
+            cause=str(place) if place else None,
+            location=one.made_at or of_loss(loop, one),
         )

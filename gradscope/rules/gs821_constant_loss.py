@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, first_location
+from gradscope.rules._loop import LoopFindings, first_location
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -37,21 +34,19 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for a run."""
     # Before the first steps, equal losses may come from a layer that begins with zeros.
     if loop.same_loss < loop.backwards or not loop.batches_differ or loop.first_loss is None:
         return
     if min(loop.same_loss, loop.steps) < limits["backwards"]:
         return
-    yield at(
-        RULE.finding(
-            "",
-            f"the loss is {number(loop.first_loss)} in all {loop.backwards:,} backwards, to the "
-            "last bit, though the batches differ.",
-            value=float(loop.same_loss),
-            limit=limits.of("backwards"),
-            location=first_location(loop, "backward"),
-        ),
+    yield RULE.in_loop(
         loop,
+        "",
+        f"the loss is {number(loop.first_loss)} in all {loop.backwards:,} backwards, to the "
+        "last bit, though the batches differ.",
+        value=float(loop.same_loss),
+        limit=limits.of("backwards"),
+        location=first_location(loop, "backward"),
     )

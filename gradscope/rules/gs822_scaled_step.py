@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough
-from gradscope.rules._optimizers import is_scale_free
+from gradscope.rules._loop import LoopFindings, enough
+from gradscope.rules._reading import is_scale_free
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -39,7 +36,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         if not enough(loop, optimizer.scaled):
@@ -47,19 +44,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if optimizer.scaled <= limits["share"] * optimizer.readings:
             continue
         steps = [one.step.location for one in loop.rounds_of(optimizer.name)]
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{optimizer.name}` steps on gradients that are multiplied by the loss scale, in "
-                f"{optimizer.scaled:,} of {plural(optimizer.readings, 'step')} that were read.",
-                advice=(
-                    f"Call `scaler.step({optimizer.name})` and `scaler.update()` instead of "
-                    f"`{optimizer.name}.step()`."
-                ),
-                severity="warning" if is_scale_free(optimizer.kind) else None,
-                value=float(optimizer.scaled),
-                threshold=limits["share"],
-                location=next(filter(None, steps), optimizer.location),
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"`{optimizer.name}` steps on gradients that are multiplied by the loss scale, in "
+            f"{optimizer.scaled:,} of {plural(optimizer.readings, 'step')} that were read.",
+            advice=(
+                f"Call `scaler.step({optimizer.name})` and `scaler.update()` instead of "
+                f"`{optimizer.name}.step()`."
+            ),
+            severity="warning" if is_scale_free(optimizer.kind) else None,
+            value=float(optimizer.scaled),
+            threshold=limits["share"],
+            location=next(filter(None, steps), optimizer.location),
         )

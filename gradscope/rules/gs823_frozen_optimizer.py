@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from gradscope.records.loop import LoopOptimizer, LoopParameter, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, concerned, enough, full_names, in_steps, these
+from gradscope.rules._loop import LoopFindings, concerned, enough, full_names, in_steps, these
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -35,7 +34,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         frozen = [
@@ -53,15 +52,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         names = these(full_names(unheld, loop))
         instead = f" No optimizer holds {names}, which can train." if unheld else ""
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"all {plural(len(frozen), 'parameter')} of `{optimizer.name}` are frozen and had "
-                f"no gradient {in_steps(optimizer.steps, optimizer.steps)}.{instead}",
-                value=float(len(frozen)),
-                location=optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"all {plural(len(frozen), 'parameter')} of `{optimizer.name}` are frozen and had "
+            f"no gradient {in_steps(optimizer.steps, optimizer.steps)}.{instead}",
+            value=float(len(frozen)),
+            location=optimizer.location,
         )
 
 
@@ -70,7 +67,7 @@ def _frozen_groups(
     frozen: Sequence[LoopParameter],
     unheld: Sequence[LoopParameter],
     loop: LoopRecord,
-) -> Iterator[TrainingFinding]:
+) -> LoopFindings:
     """Yield a finding for the first frozen group, if others of its model train in no optimizer:
     alone, a group may wait to be unfrozen."""
     numbers = {one.name: one.id for one in loop.models}
@@ -82,17 +79,15 @@ def _frozen_groups(
         instead = [one for one in unheld if one.model == members[0].model and "graded" in one.facts]
         if instead:
             steps = in_steps(optimizer.steps, optimizer.steps)
-            yield at(
-                RULE.finding(
-                    optimizer.name,
-                    f"group {group} of `{optimizer.name}` holds only frozen parameters, "
-                    f"{these(full_names(members, loop))}, without a gradient {steps}. No "
-                    f"optimizer holds {these(full_names(instead, loop))}, which can train.",
-                    value=float(len(members)),
-                    cause="group",
-                    location=loop.frozen_at or optimizer.location,
-                ),
+            yield RULE.in_loop(
                 loop,
+                optimizer.name,
+                f"group {group} of `{optimizer.name}` holds only frozen parameters, "
+                f"{these(full_names(members, loop))}, without a gradient {steps}. No "
+                f"optimizer holds {these(full_names(instead, loop))}, which can train.",
+                value=float(len(members)),
+                cause="group",
+                location=loop.frozen_at or optimizer.location,
                 parameters=concerned([*members, *instead], loop),
             )
             return

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from gradscope.records.loop import LoopEvent, LoopModel, LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -42,7 +41,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for models that are evaluated in place of their copies."""
     models = {model.id: model for model in loop.models}
     done: set[int] = set()
@@ -66,18 +65,16 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if not evaluated or during > limits["share"] * loop.steps:
             continue
         copy = trained[0]
-        yield at(
-            RULE.finding(
-                model.name,
-                f"`{model.name}` is evaluated {plural(count, 'time')} and never changes; "
-                f"{_named(copy, model)}, of the same class and shapes, is trained "
-                f"({plural(copy.calls, 'call')} with gradients) and never evaluated.",
-                advice=f"Evaluate {_named(copy, model)}: return it from the function that trains.",
-                value=float(count),
-                limit=limits.of("evaluations"),
-                location=evaluated[0].location,
-            ),
+        yield RULE.in_loop(
             loop,
+            model.name,
+            f"`{model.name}` is evaluated {plural(count, 'time')} and never changes; "
+            f"{_named(copy, model)}, of the same class and shapes, is trained "
+            f"({plural(copy.calls, 'call')} with gradients) and never evaluated.",
+            advice=f"Evaluate {_named(copy, model)}: return it from the function that trains.",
+            value=float(count),
+            limit=limits.of("evaluations"),
+            location=evaluated[0].location,
             model=model.name,
         )
 

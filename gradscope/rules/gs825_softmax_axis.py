@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -33,49 +30,42 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.2, "share of the losses read, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
-    explains=(
-        "GS603",
-        "GS613",
-    ),
+    explains=("GS603", "GS613"),
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each operation."""
     for one in operations(loop, "softmax-axis", limits["share"]):
         over_1 = one.name.endswith(" 1")
         shape = ", ".join(map(str, one.shapes[0]))
-        yield at(
-            RULE.finding(
-                "",
-                f"`{one.name}` of [{shape}] goes into `nll_loss` "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
-                f"{'the classes are in the last axis' if over_1 else 'the classes are dim 1'}.",
-                advice="Give the scores as [N, C, …]: `scores.transpose(1, 2)`, or flatten all "
-                "axes but the last."
-                if over_1
-                else "Use `dim=1`, or `cross_entropy` on the scores.",
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.name,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{one.name}` of [{shape}] goes into `nll_loss` "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
+            f"{'the classes are in the last axis' if over_1 else 'the classes are dim 1'}.",
+            advice="Give the scores as [N, C, …]: `scores.transpose(1, 2)`, or flatten all "
+            "axes but the last."
+            if over_1
+            else "Use `dim=1`, or `cross_entropy` on the scores.",
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.name,
+            location=of_loss(loop, one),
         )
     for one in operations(loop, "normalize-axis", limits["share"]):
         rows, columns = map(int, one.figures)
-        yield at(
-            RULE.finding(
-                "",
-                f"embeddings [{rows}, {columns}] are normalized along the batch and not along "
-                f"their {columns} features, "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: their "
-                "products are no cosines.",
-                advice="Normalize each embedding: `F.normalize(x, dim=-1)`.",
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.name,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"embeddings [{rows}, {columns}] are normalized along the batch and not along "
+            f"their {columns} features, "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: their "
+            "products are no cosines.",
+            advice="Normalize each embedding: `F.normalize(x, dim=-1)`.",
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.name,
+            location=of_loss(loop, one),
         )

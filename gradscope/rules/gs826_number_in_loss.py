@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, operations
+from gradscope.rules._loop import LoopFindings, in_steps, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -29,20 +26,18 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each term."""
     for one in operations(loop, "number", limits["share"]):
-        yield at(
-            RULE.finding(
-                "",
-                f"`{one.name}` is a Python number: the loss adds it "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and no "
-                "gradient goes through it.",
-                advice="Add the tensor to the loss, without `.item()`.",
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.name,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{one.name}` is a Python number: the loss adds it "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and no "
+            "gradient goes through it.",
+            advice="Add the tensor to the loss, without `.item()`.",
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.name,
+            location=one.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -32,7 +29,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each kind of distribution."""
     without = any("no-gradient" in one.facts for one in loop.parameters)
     # If two optimizers take turns, each makes half of all steps.
@@ -43,16 +40,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if not enough(loop, one.steps) or one.steps < limits["share"] * steps:
             continue
         of = max(steps, one.steps)
-        yield at(
-            RULE.finding(
-                "",
-                f"`{one.kind}.sample()` cuts the graph {in_steps(one.steps, of)}: its parameters "
-                "require a gradient and get none through the sample.",
-                advice="Use `rsample()`, which lets the gradient through.",
-                value=float(one.steps),
-                threshold=limits["share"],
-                cause=one.kind,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{one.kind}.sample()` cuts the graph {in_steps(one.steps, of)}: its parameters "
+            "require a gradient and get none through the sample.",
+            advice="Use `rsample()`, which lets the gradient through.",
+            value=float(one.steps),
+            threshold=limits["share"],
+            cause=one.kind,
+            location=one.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, held_by, in_steps
+from gradscope.rules._loop import LoopFindings, enough, held_by, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -36,26 +33,24 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
         count, first, _ = loop.steps_with(optimizer.name, "mixed")
         if not enough(loop, count) or count <= limits["share"] * optimizer.steps:
             continue
         before, own = optimizer.mixed or (None, None)
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{optimizer.name}` uses the gradients of two losses "
-                f"{in_steps(count, optimizer.steps)}: its own at {own}, and the one of the "
-                f"backward at {before}, before another optimizer's step.",
-                advice=f"Detach this network's output in the loss at {before}, or call "
-                f"`{optimizer.name}.zero_grad()` right before the backward at {own}.",
-                value=float(count),
-                threshold=limits["share"],
-                location=before,
-            ),
+        yield RULE.in_loop(
             loop,
-            first,
+            optimizer.name,
+            f"`{optimizer.name}` uses the gradients of two losses "
+            f"{in_steps(count, optimizer.steps)}: its own at {own}, and the one of the "
+            f"backward at {before}, before another optimizer's step.",
+            advice=f"Detach this network's output in the loss at {before}, or call "
+            f"`{optimizer.name}.zero_grad()` right before the backward at {own}.",
+            value=float(count),
+            threshold=limits["share"],
+            location=before,
+            first=first,
             parameters=held_by(optimizer, loop),
         )

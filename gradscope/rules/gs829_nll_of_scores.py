@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -33,20 +30,18 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for a run."""
     for one in operations(loop, "scores", limits["share"]):
         shape = ", ".join(map(str, one.shapes[0]))
-        yield at(
-            RULE.finding(
-                "",
-                f"`nll_loss` gets the raw scores [{shape}] of a layer "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: it takes "
-                "log-probabilities, the output of `log_softmax`.",
-                advice="Use `cross_entropy` on the scores, or `log_softmax` before `nll_loss`.",
-                value=float(one.count),
-                threshold=limits["share"],
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`nll_loss` gets the raw scores [{shape}] of a layer "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: it takes "
+            "log-probabilities, the output of `log_softmax`.",
+            advice="Use `cross_entropy` on the scores, or `log_softmax` before `nll_loss`.",
+            value=float(one.count),
+            threshold=limits["share"],
+            location=of_loss(loop, one),
         )

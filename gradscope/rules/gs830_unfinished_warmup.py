@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, held_by
+from gradscope.rules._loop import LoopFindings, held_by
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
 
@@ -38,7 +35,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each scheduler."""
     if not loop.ended or loop.cut:
         return
@@ -50,15 +47,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         target, peak = scheduler.target or 0.0, optimizer.peak
         rises = optimizer.rises and 0 < optimizer.rate >= 0.999 * peak
         if rises and peak < limits["share"] * target:
-            yield at(
-                RULE.finding(
-                    scheduler.name,
-                    _message(optimizer, scheduler, target),
-                    value=peak / target,
-                    threshold=limits["share"],
-                    location=_place(optimizer, scheduler),
-                ),
+            yield RULE.in_loop(
                 loop,
+                scheduler.name,
+                _message(optimizer, scheduler, target),
+                value=peak / target,
+                threshold=limits["share"],
+                location=_place(optimizer, scheduler),
                 parameters=held_by(optimizer, loop),
             )
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -34,22 +31,20 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     for model in loop.models:
         if model.undone < limits["loads"]:
             continue
-        yield at(
-            RULE.finding(
-                model.name,
-                f"`load_state_dict` reset `{model.name}` to the same weights "
-                f"{plural(model.undone + 1, 'time')}, and undid the steps in between.",
-                advice=f"Load the weights of `{model.name}` into the other model, not the other "
-                "way round.",
-                value=float(model.undone),
-                limit=limits.of("loads"),
-                location=model.undone_at,
-            ),
+        yield RULE.in_loop(
             loop,
+            model.name,
+            f"`load_state_dict` reset `{model.name}` to the same weights "
+            f"{plural(model.undone + 1, 'time')}, and undid the steps in between.",
+            advice=f"Load the weights of `{model.name}` into the other model, not the other "
+            "way round.",
+            value=float(model.undone),
+            limit=limits.of("loads"),
+            location=model.undone_at,
             model=model.name,
         )

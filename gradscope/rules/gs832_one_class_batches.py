@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -39,23 +36,21 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for the losses on each layer's scores."""
     for place, one in enumerate(loop.targets):
         if one.value is not None or one.loss != "cross_entropy" or one.judged < limits["batches"]:
             continue
         if one.single < limits["share"] * one.judged or one.kinds < 2:
             continue
-        yield at(
-            RULE.finding(
-                "",
-                f"all targets of a batch are one class in {one.single:,} of "
-                f"{plural(one.judged, 'batch', 'batches')} that were read, and the class differs "
-                "between batches: the data are sorted by class, not shuffled.",
-                value=one.single / one.judged,
-                limit=limits.of("share"),
-                cause=str(place) if place else None,
-                location=loop.loader_at or of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"all targets of a batch are one class in {one.single:,} of "
+            f"{plural(one.judged, 'batch', 'batches')} that were read, and the class differs "
+            "between batches: the data are sorted by class, not shuffled.",
+            value=one.single / one.judged,
+            limit=limits.of("share"),
+            cause=str(place) if place else None,
+            location=loop.loader_at or of_loss(loop, one),
         )

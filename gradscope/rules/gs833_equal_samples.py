@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LoopBatches
 from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps
+from gradscope.rules._loop import LoopFindings, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -38,7 +36,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     no_gradient = any("zero-gradient" in one.facts for one in loop.parameters)
     for one in loop.batches:
@@ -48,16 +46,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         read = in_steps(one.alike, one.batches, "batch that was read", "batches that were read")
         name = next((model.name for model in loop.models if model.id == one.model), None)
-        yield at(
-            RULE.finding(
-                name or "",
-                f"all samples of a batch are the same {read}: the input does not tell one sample "
-                "from another.",
-                value=float(one.alike),
-                limit=limits.of("batches"),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            name or "",
+            f"all samples of a batch are the same {read}: the input does not tell one sample "
+            "from another.",
+            value=float(one.alike),
+            limit=limits.of("batches"),
+            location=one.location,
             model=name,
         )
 
@@ -66,16 +62,14 @@ def _pairs(loop: LoopRecord, one: LoopBatches) -> TrainingFinding:
     """Yield the finding on two equal inputs, such as both sides of pairs."""
     name = next((model.name for model in loop.models if model.id == one.model), None)
     read = in_steps(one.twins, one.batches, "batch that was read", "batches that were read")
-    return at(
-        RULE.finding(
-            name or "",
-            f"two inputs of the model have the same numbers {read}, and parameters get a gradient "
-            "of exactly zero: each sample is compared with itself.",
-            advice="Print both inputs of a pair: the data set returns one sample twice.",
-            value=float(one.twins),
-            cause="pairs",
-            location=one.location,
-        ),
+    return RULE.in_loop(
         loop,
+        name or "",
+        f"two inputs of the model have the same numbers {read}, and parameters get a gradient "
+        "of exactly zero: each sample is compared with itself.",
+        advice="Print both inputs of a pair: the data set returns one sample twice.",
+        value=float(one.twins),
+        cause="pairs",
+        location=one.location,
         model=name,
     )

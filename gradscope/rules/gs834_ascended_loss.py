@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LossTargets
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, enough, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -64,7 +61,7 @@ _PLUS = {
 }
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each loss."""
     yield from _turned(loop, limits)
     if len(loop.optimizers) != 1:
@@ -74,34 +71,30 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if optimizer.maximizes:
             return
         name = _NAMES.get(one.name, "loss")
-        yield at(
-            RULE.finding(
-                "",
-                f"backward starts at the negative of a {name} "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: each step "
-                "makes it larger.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"backward starts at the negative of a {name} "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: each step "
+            "makes it larger.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            location=of_loss(loop, one),
         )
     losses = [one for one in loop.targets if one.constant is not None]
     if optimizer.maximizes and losses and enough(loop, optimizer.steps):
-        yield at(
-            RULE.finding(
-                optimizer.name,
-                f"`{optimizer.name}` has maximize=True, and the loss is a {_name(losses[0])}: "
-                "each step makes it larger.",
-                value=1.0,
-                cause="maximize",
-                location=optimizer.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            optimizer.name,
+            f"`{optimizer.name}` has maximize=True, and the loss is a {_name(losses[0])}: "
+            "each step makes it larger.",
+            value=1.0,
+            cause="maximize",
+            location=optimizer.location,
         )
 
 
-def _turned(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def _turned(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Find a term that should grow, but has a positive sign in the loss."""
     if any(one.maximizes for one in loop.optimizers):
         return
@@ -109,18 +102,16 @@ def _turned(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
     for kind, words in _PLUS.items():
         for one in operations(loop, kind, share):
             what, effect, advice = (part.format(one.name) for part in words)
-            yield at(
-                RULE.finding(
-                    "",
-                    f"{what}, {in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
-                    f"{effect}.",
-                    advice=advice,
-                    value=float(one.count),
-                    limit=limits.of("share"),
-                    cause=kind,
-                    location=of_loss(loop, one),
-                ),
+            yield RULE.in_loop(
                 loop,
+                "",
+                f"{what}, {in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
+                f"{effect}.",
+                advice=advice,
+                value=float(one.count),
+                limit=limits.of("share"),
+                cause=kind,
+                location=of_loss(loop, one),
             )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LoopCopy
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -45,41 +42,36 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each copy."""
     if not loop.ended or loop.cut or loop.steps < limits["steps"]:
         return
     for one in loop.copies:
         if one.calls and one.stale_buffers and one.follows:
-            yield at(
-                RULE.finding(
-                    one.name,
-                    f"the weights of `{one.name}` follow `{one.of}`, and its buffers never change: "
-                    "the running mean and variance of batch norm are still those of the start.",
-                    advice="Copy the buffers too: "
-                    "`for a, b in zip(copy.buffers(), model.buffers()): a.copy_(b)`.",
-                    value=float(one.calls),
-                    cause="buffers",
-                    location=one.made or one.location,
-                ),
+            yield RULE.in_loop(
                 loop,
+                one.name,
+                f"the weights of `{one.name}` follow `{one.of}`, and its buffers never change: "
+                "the running mean and variance of batch norm are still those of the start.",
+                advice="Copy the buffers too: "
+                "`for a, b in zip(copy.buffers(), model.buffers()): a.copy_(b)`.",
+                value=float(one.calls),
+                cause="buffers",
+                location=one.made or one.location,
                 parameters=(),
             )
         if not (one.calls and one.unchanged and one.follows):
             continue
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}` never changes: it still has the weights that `{one.of}` began "
-                f"with, after {plural(loop.steps, 'step')}, and {plural(one.steps, 'step')} of "
-                f"them call it.{_unreached(one)}",
-                advice=one.updated
-                and "Let the update run more often than the training is long, "
-                "and check its condition.",
-                value=float(one.calls),
-                location=one.updated or one.made or one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}` never changes: it still has the weights that `{one.of}` began "
+            f"with, after {plural(loop.steps, 'step')}, and {plural(one.steps, 'step')} of "
+            f"them call it.{_unreached(one)}",
+            advice=one.updated
+            and "Let the update run more often than the training is long, and check its condition.",
+            value=float(one.calls),
+            location=one.updated or one.made or one.location,
             parameters=(),
         )
 

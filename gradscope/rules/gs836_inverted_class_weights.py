@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -46,7 +43,7 @@ RULE = Rule(
 )  # fmt: skip
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each layer's scores."""
     for one in loop.targets:
         known = [pair for pair in zip(one.weights, one.counts, strict=False) if min(pair) > 0]
@@ -63,15 +60,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if spread <= limits["spread"] or sum(pairs) < limits["pairs"] * len(pairs):
             continue
         rare, frequent = min(known, key=lambda p: p[1]), max(known, key=lambda p: p[1])
-        yield at(
-            RULE.finding(
-                "",
-                f"the class weights grow with the frequency: the rarest class ({rare[1]:,} "
-                f"targets) has weight {number(rare[0])}, the most frequent ({frequent[1]:,}) "
-                f"{number(frequent[0])}. Rare classes count less: use the inverse.",
-                value=spread,
-                limit=limits.of("spread"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the class weights grow with the frequency: the rarest class ({rare[1]:,} "
+            f"targets) has weight {number(rare[0])}, the most frequent ({frequent[1]:,}) "
+            f"{number(frequent[0])}. Rare classes count less: use the inverse.",
+            value=spread,
+            limit=limits.of("spread"),
+            location=of_loss(loop, one),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -36,20 +33,18 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each line."""
     for place, one in enumerate(loop.empty_loads):
         missing, unexpected = one.examples
-        yield at(
-            RULE.finding(
-                one.module,
-                f"load_state_dict loaded nothing into this {one.module}: "
-                f"{plural(one.missing, 'key')} are missing, such as `{missing}`, and "
-                f"{plural(one.unexpected, 'key')} are unexpected, such as `{unexpected}`. "
-                "strict=False hides it: the model keeps its initial weights.",
-                value=float(one.missing),
-                cause=str(place) if place else None,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.module,
+            f"load_state_dict loaded nothing into this {one.module}: "
+            f"{plural(one.missing, 'key')} are missing, such as `{missing}`, and "
+            f"{plural(one.unexpected, 'key')} are unexpected, such as `{unexpected}`. "
+            "strict=False hides it: the model keeps its initial weights.",
+            value=float(one.missing),
+            cause=str(place) if place else None,
+            location=one.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -38,14 +35,11 @@ RULE = Rule(
     thresholds=(Threshold("batches", 2, "batches that were read needed to judge", CHOSEN),),
     calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
-    explains=(
-        "GS6",
-        "GS820",
-    ),
+    explains=("GS6", "GS820"),
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.tokens:
@@ -54,16 +48,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.following == one.batches or one.future is not False or not one.past:
             continue
         name = names.get(one.model, "")
-        yield at(
-            RULE.finding(
-                name,
-                "each target is the same token as the input at its position, in "
-                f"{plural(one.batches, 'batch', 'batches')} that were read: the targets are not "
-                "shifted by one, and the model learns to copy its input.",
-                value=float(one.batches),
-                limit=limits.of("batches"),
-                location=one.made_at or one.called_at or of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            name,
+            "each target is the same token as the input at its position, in "
+            f"{plural(one.batches, 'batch', 'batches')} that were read: the targets are not "
+            "shifted by one, and the model learns to copy its input.",
+            value=float(one.batches),
+            limit=limits.of("batches"),
+            location=one.made_at or one.called_at or of_loss(loop, one),
             model=name,
         )

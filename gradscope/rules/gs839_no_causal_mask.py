@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -40,7 +37,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.tokens:
@@ -49,16 +46,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.copied == one.batches or not one.future:
             continue
         name = names.get(one.model, "")
-        yield at(
-            RULE.finding(
-                name,
-                "the target at each position is the next input token, and the output there "
-                "depends on later tokens: attention has no causal mask, and the model sees the "
-                "token that it should predict.",
-                value=float(one.following),
-                limit=limits.of("batches"),
-                location=one.mixed_at or of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            name,
+            "the target at each position is the next input token, and the output there "
+            "depends on later tokens: attention has no causal mask, and the model sees the "
+            "token that it should predict.",
+            value=float(one.following),
+            limit=limits.of("batches"),
+            location=one.mixed_at or of_loss(loop, one),
             model=name,
         )

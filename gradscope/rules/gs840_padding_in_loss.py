@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import percent, plural
 
@@ -43,7 +40,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.tokens:
@@ -51,18 +48,16 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.batches < limits["batches"] or share <= limits["share"] or one.lengths < 2:
             continue
         name = names.get(one.model, "")
-        yield at(
-            RULE.finding(
-                name,
-                f"{percent(share)} of the targets are padding (class {one.pad_class}, at token "
-                f"{one.pad}), and count in the loss, in "
-                f"{plural(one.batches, 'batch', 'batches')} that were read.",
-                advice=f"Leave the padding out of the loss: `ignore_index={one.pad_class}`, or pad "
-                "the targets with -100.",
-                value=share,
-                limit=limits.of("share"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            name,
+            f"{percent(share)} of the targets are padding (class {one.pad_class}, at token "
+            f"{one.pad}), and count in the loss, in "
+            f"{plural(one.batches, 'batch', 'batches')} that were read.",
+            advice=f"Leave the padding out of the loss: `ignore_index={one.pad_class}`, or pad "
+            "the targets with -100.",
+            value=share,
+            limit=limits.of("share"),
+            location=of_loss(loop, one),
             model=name,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -36,23 +33,21 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.tokens:
         if one.unended < limits["batches"]:
             continue
         name = names.get(one.model, "")
-        yield at(
-            RULE.finding(
-                name,
-                f"token {one.end} ends every sequence and is the padding too, and its target is "
-                f"ignored in {plural(one.unended, 'batch', 'batches')} that were read: the end "
-                "token (EOS) is masked as padding, and the model never learns to stop.",
-                value=float(one.unended),
-                limit=limits.of("batches"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            name,
+            f"token {one.end} ends every sequence and is the padding too, and its target is "
+            f"ignored in {plural(one.unended, 'batch', 'batches')} that were read: the end "
+            "token (EOS) is masked as padding, and the model never learns to stop.",
+            value=float(one.unended),
+            limit=limits.of("batches"),
+            location=of_loss(loop, one),
             model=name,
         )

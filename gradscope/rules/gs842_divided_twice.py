@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, of_loss
+from gradscope.rules._loop import LoopFindings, enough, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -57,7 +54,7 @@ _SCALE_FREE = (
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each kind."""
     for one in loop.operations:
         if one.kind != "divided" or not enough(loop, one.count) or one.count < loop.graphs:
@@ -80,14 +77,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
                 f"{number:g} again: gradients are {number:g} times too small."
             )
         free = all(two.kind.startswith(_SCALE_FREE) for two in loop.optimizers)
-        yield at(
-            RULE.finding(
-                "",
-                message,
-                severity="info" if free else None,
-                value=number,
-                cause=one.name,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            message,
+            severity="info" if free else None,
+            value=number,
+            cause=one.name,
+            location=of_loss(loop, one),
         )

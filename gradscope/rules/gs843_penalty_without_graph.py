@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, operations
+from gradscope.rules._loop import LoopFindings, in_steps, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -37,20 +34,18 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each term."""
     for one in operations(loop, "penalty", limits["share"]):
-        yield at(
-            RULE.finding(
-                "",
-                f"`{one.name}` is made of gradients that `autograd.grad` gave without "
-                "`create_graph=True`: the penalty is a constant "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and has no "
-                "gradient.",
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.name,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{one.name}` is made of gradients that `autograd.grad` gave without "
+            "`create_graph=True`: the penalty is a constant "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read, and has no "
+            "gradient.",
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.name,
+            location=one.location,
         )

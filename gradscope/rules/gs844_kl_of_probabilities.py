@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -53,7 +50,7 @@ _ADVICE = {
 }
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each kind."""
     for one in loop.operations:
         if one.kind not in _WORDS or not enough(loop, one.count):
@@ -61,17 +58,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         low, high, calls = one.figures
         if one.count <= limits["share"] * calls:
             continue
-        yield at(
-            RULE.finding(
-                "",
-                f"{_WORDS[one.kind]}: values from {number(low)} to {number(high)}, "
-                f"{in_steps(one.count, int(calls), 'call')} that were read. The result is not a "
-                "divergence.",
-                advice=_ADVICE[one.kind],
-                value=float(one.count),
-                threshold=limits["share"],
-                cause=one.kind,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"{_WORDS[one.kind]}: values from {number(low)} to {number(high)}, "
+            f"{in_steps(one.count, int(calls), 'call')} that were read. The result is not a "
+            "divergence.",
+            advice=_ADVICE[one.kind],
+            value=float(one.count),
+            threshold=limits["share"],
+            cause=one.kind,
+            location=one.location,
         )

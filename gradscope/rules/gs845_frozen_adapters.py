@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import SILENT_ON_HONEST, Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -38,21 +35,19 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.adapters:
         name = names.get(one.model, "")
         first, zero = one.names
-        yield at(
-            RULE.finding(
-                zero,
-                f"the LoRA-like adapter `{first}`, `{zero}` is frozen, and `{zero}` is exactly 0: "
-                f"it adds nothing and never trains. `{name}` has "
-                f"{plural(one.pairs, 'such pair')}; `{one.trained}` does train.",
-                value=float(one.pairs),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            zero,
+            f"the LoRA-like adapter `{first}`, `{zero}` is frozen, and `{zero}` is exactly 0: "
+            f"it adds nothing and never trains. `{name}` has "
+            f"{plural(one.pairs, 'such pair')}; `{one.trained}` does train.",
+            value=float(one.pairs),
+            location=one.location,
             model=name,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, of_loss
+from gradscope.rules._loop import LoopFindings, enough, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -49,7 +46,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding."""
     for one in loop.operations:
         if one.kind != "posterior" or not enough(loop, one.count):
@@ -57,15 +54,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         weight, mean, spread = one.figures
         if weight <= limits["weight"] or mean >= limits["mean"] or spread >= limits["spread"]:
             continue
-        yield at(
-            RULE.finding(
-                "",
-                "the posterior collapsed to the prior: means have a root mean square of "
-                f"{number(mean)}, variances are within {number(spread)} of 1. The KL term counts "
-                f"{number(weight)} times too much: one term is a mean, the other a sum.",
-                value=weight,
-                limit=limits.of("weight"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            "the posterior collapsed to the prior: means have a root mean square of "
+            f"{number(mean)}, variances are within {number(spread)} of 1. The KL term counts "
+            f"{number(weight)} times too much: one term is a mean, the other a sum.",
+            value=weight,
+            limit=limits.of("weight"),
+            location=of_loss(loop, one),
         )

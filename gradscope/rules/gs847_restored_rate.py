@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, held_by
+from gradscope.rules._loop import LoopFindings, held_by
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import plural
 
@@ -40,16 +37,11 @@ RULE = Rule(
     ),
     calibration=SILENT_ON_HONEST,
     runs=Runs(loop=True),
-    explains=(
-        "GS603",
-        "GS605",
-        "GS608",
-        "GS612",
-    ),
+    explains=("GS603", "GS605", "GS608", "GS612"),
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for one in loop.optimizers:
         before, after = one.restored or (0.0, 0.0)
@@ -57,17 +49,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         if max(one.rate, one.peak) >= limits["share"] * before:
             continue
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}.load_state_dict` replaced the learning rate {before:g} by the saved "
-                f"one, {after:g}, and {plural(one.steps, 'step')} were made with it.",
-                advice=f"Set it again after loading: `for group in {one.name}.param_groups: "
-                "group['lr'] = lr`.",
-                value=after / before,
-                limit=limits.of("share"),
-                location=one.loaded_at,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}.load_state_dict` replaced the learning rate {before:g} by the saved "
+            f"one, {after:g}, and {plural(one.steps, 'step')} were made with it.",
+            advice=f"Set it again after loading: `for group in {one.name}.param_groups: "
+            "group['lr'] = lr`.",
+            value=after / before,
+            limit=limits.of("share"),
+            location=one.loaded_at,
             parameters=held_by(one, loop),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -44,7 +41,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
     for one in loop.inputs:
@@ -53,16 +50,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             continue
         name = names.get(one.model, "")
         mean, deviation = one.example
-        yield at(
-            RULE.finding(
-                name,
-                f"`{name}` is evaluated on another scale than it is trained on: inputs have mean "
-                f"{number(mean)} and standard deviation {number(deviation)}, in training "
-                f"{number(one.mean)} and {number(one.deviation)}. Normalize both alike.",
-                value=one.least_shift if far else one.least_ratio,
-                limit=limits.of("shift" if far else "ratio"),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            name,
+            f"`{name}` is evaluated on another scale than it is trained on: inputs have mean "
+            f"{number(mean)} and standard deviation {number(deviation)}, in training "
+            f"{number(one.mean)} and {number(one.deviation)}. Normalize both alike.",
+            value=one.least_shift if far else one.least_ratio,
+            limit=limits.of("shift" if far else "ratio"),
+            location=one.location,
             model=name,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, of_loss
+from gradscope.rules._loop import LoopFindings, enough, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -38,7 +35,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each kind of weight."""
     for one in loop.operations:
         if one.kind != "learned-weight" or not enough(loop, one.count):
@@ -46,15 +43,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         first, last = one.first[0], one.figures[0]
         if last >= limits["left"] * first or one.count < loop.graphs / 2:
             continue
-        yield at(
-            RULE.finding(
-                "",
-                f"the learned weight of a loss term (`{one.name}` of a parameter) fell from "
-                f"{number(first)} to {number(last)}: without a term like `+ log_var` it goes to "
-                "zero.",
-                value=last / first,
-                limit=limits.of("left"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the learned weight of a loss term (`{one.name}` of a parameter) fell from "
+            f"{number(first)} to {number(last)}: without a term like `+ log_var` it goes to "
+            "zero.",
+            value=last / first,
+            limit=limits.of("left"),
+            location=of_loss(loop, one),
         )

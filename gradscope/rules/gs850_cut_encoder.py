@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -37,19 +34,17 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding."""
     for one in operations(loop, "cut-encoder", limits["share"]):
-        yield at(
-            RULE.finding(
-                "",
-                "no gradient of the reconstruction reaches the encoder: the decoder gets the codes "
-                "themselves, without the straight-through estimator, "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read. Only the "
-                "commitment term trains the encoder.",
-                value=float(one.count),
-                threshold=limits["share"],
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            "no gradient of the reconstruction reaches the encoder: the decoder gets the codes "
+            "themselves, without the straight-through estimator, "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read. Only the "
+            "commitment term trains the encoder.",
+            value=float(one.count),
+            threshold=limits["share"],
+            location=of_loss(loop, one),
         )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, of_loss, operations
+from gradscope.rules._loop import LoopFindings, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number
 
@@ -37,23 +35,21 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding."""
     for one in operations(loop, "cosine", 0.5):
         scale, classes = one.figures
         if not 0 < scale < limits["scale"]:
             continue
         least = math.log1p((classes - 1) * math.exp(-2 * scale))
-        yield at(
-            RULE.finding(
-                "",
-                f"the scores are cosines times {number(scale)}: the softmax over {classes:g} stays "
-                f"nearly uniform, and the loss cannot fall below {number(least)}, where guessing "
-                f"gives {number(math.log(classes))}. If {number(scale)} is the temperature, divide "
-                "by it.",
-                value=scale,
-                limit=limits.of("scale"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the scores are cosines times {number(scale)}: the softmax over {classes:g} stays "
+            f"nearly uniform, and the loss cannot fall below {number(least)}, where guessing "
+            f"gives {number(math.log(classes))}. If {number(scale)} is the temperature, divide "
+            "by it.",
+            value=scale,
+            limit=limits.of("scale"),
+            location=of_loss(loop, one),
         )

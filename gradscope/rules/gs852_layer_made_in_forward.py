@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps
+from gradscope.rules._loop import LoopFindings, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -30,28 +27,22 @@ RULE = Rule(
     ),
     thresholds=(Threshold("steps", 3, "steps needed to judge", CHOSEN),),
     runs=Runs(loop=True),
-    explains=(
-        "GS401",
-        "GS404",
-        "GS6",
-    ),
+    explains=("GS401", "GS404", "GS6"),
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each line."""
     for line, count in loop.made_in_forward:
         if count < limits["steps"]:
             continue
-        yield at(
-            RULE.finding(
-                "",
-                f"forward makes a new layer with parameters {in_steps(count, loop.steps)}: no "
-                "optimizer holds it, and it never trains.",
-                value=float(count),
-                limit=limits.of("steps"),
-                cause=line,
-                location=line,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"forward makes a new layer with parameters {in_steps(count, loop.steps)}: no "
+            "optimizer holds it, and it never trains.",
+            value=float(count),
+            limit=limits.of("steps"),
+            cause=line,
+            location=line,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, held_by
+from gradscope.rules._loop import LoopFindings, held_by
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -34,22 +31,20 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each line."""
     found = {}
     for one in loop.optimizers:
         if one.anew >= limits["times"] and one.kind != "SGD":
             found[one.location] = one
     for line, one in found.items():
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}` ({one.kind}) is created again for each step, {one.anew + 1:,} "
-                "times: its moments are lost each time.",
-                value=float(one.anew),
-                limit=limits.of("times"),
-                location=line,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}` ({one.kind}) is created again for each step, {one.anew + 1:,} "
+            "times: its moments are lost each time.",
+            value=float(one.anew),
+            limit=limits.of("times"),
+            location=line,
             parameters=held_by(one, loop),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, held_by
+from gradscope.rules._loop import LoopFindings, enough, held_by
 from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
@@ -30,21 +27,19 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for one in loop.optimizers:
         if not one.betas or one.betas[0] <= one.betas[1] or not enough(loop, one.steps):
             continue
         first, second = one.betas
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}` ({one.kind}) has betas ({first:g}, {second:g}): the first is larger "
-                "than the second, as if they were swapped.",
-                value=first,
-                threshold=second,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}` ({one.kind}) has betas ({first:g}, {second:g}): the first is larger "
+            "than the second, as if they were swapped.",
+            value=first,
+            threshold=second,
+            location=one.location,
             parameters=held_by(one, loop),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord, Round
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -38,7 +35,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield at most one finding."""
     if len(loop.optimizers) != 1:
         return
@@ -49,16 +46,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             steps, most, place = steps + one.count, max(most, count), place or cleared
     if not enough(loop, steps) or steps <= limits["share"] * loop.steps:
         return
-    yield at(
-        RULE.finding(
-            loop.optimizers[0].name,
-            f"`zero_grad` clears the gradients between the {most} backwards of a step, "
-            f"{in_steps(steps, loop.steps)}: only the last backward counts.",
-            value=float(most),
-            limit=limits.of("backwards"),
-            location=place,
-        ),
+    yield RULE.in_loop(
         loop,
+        loop.optimizers[0].name,
+        f"`zero_grad` clears the gradients between the {most} backwards of a step, "
+        f"{in_steps(steps, loop.steps)}: only the last backward counts.",
+        value=float(most),
+        limit=limits.of("backwards"),
+        location=place,
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, these
+from gradscope.rules._loop import LoopFindings, these
 from gradscope.rules._rule import Limits, Rule, Runs
 
 RULE = Rule(
@@ -32,7 +29,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     for model in loop.models:
         trains = any(
@@ -42,13 +39,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         )
         if not model.fixed_norms or not trains or loop.steps < 2:
             continue
-        yield at(
-            RULE.finding(
-                model.fixed_norms[0],
-                f"{these(model.fixed_norms)}: momentum is 0, and the running mean and variance "
-                "are still 0 and 1: evaluation uses these, and training uses the batch's.",
-                value=float(len(model.fixed_norms)),
-            ),
+        yield RULE.in_loop(
             loop,
+            model.fixed_norms[0],
+            f"{these(model.fixed_norms)}: momentum is 0, and the running mean and variance "
+            "are still 0 and 1: evaluation uses these, and training uses the batch's.",
+            value=float(len(model.fixed_norms)),
             model=model.name,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, these
+from gradscope.rules._loop import LoopFindings, these
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
@@ -34,18 +31,16 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each module."""
     for one in loop.facts_of("unused-activation"):
         *unused, before = one.words
-        yield at(
-            RULE.finding(
-                one.name,
-                f"{these(unused)} never ran: `{one.name}` gets the output of `{before}` without an "
-                "activation between them, and both are one linear layer.",
-                value=float(one.count),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"{these(unused)} never ran: `{one.name}` gets the output of `{before}` without an "
+            "activation between them, and both are one linear layer.",
+            value=float(one.count),
+            location=one.location,
             model=one.model,
         )

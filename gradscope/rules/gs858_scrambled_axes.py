@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -36,42 +33,38 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each layer, or for the loss."""
     for one in loop.facts_of("scrambled"):
         before, after = (_shape(shape) for shape in one.shapes)
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}` gets a view {after} of {before}: the axes have changed places, the "
-                "numbers have not, and values of different axes are mixed.",
-                value=1.0,
-                cause="view",
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}` gets a view {after} of {before}: the axes have changed places, the "
+            "numbers have not, and values of different axes are mixed.",
+            value=1.0,
+            cause="view",
+            location=one.location,
             model=one.model,
         )
     for part in operations(loop, "scrambled", limits["share"]):
         before, after = (_shape(shape) for shape in part.shapes)
         last = len(part.shapes[0]) == len(part.shapes[1])
-        yield at(
-            RULE.finding(
-                "",
-                f"the scores {before} are viewed as {after} before the loss, "
-                f"{in_steps(part.count, loop.graphs, 'loss', 'losses')} that were read: the "
-                f"classes are {'the last axis' if last else 'axis 1'}, and a row mixes several "
-                "classes' scores.",
-                advice="Use `scores.transpose(1, 2)` in place of the view."
-                if last
-                else "Use `scores.transpose(1, 2)` before the view, or give cross_entropy the "
-                "scores as [N, C, …].",
-                value=float(part.count),
-                limit=limits.of("share"),
-                cause="loss",
-                location=of_loss(loop, part),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the scores {before} are viewed as {after} before the loss, "
+            f"{in_steps(part.count, loop.graphs, 'loss', 'losses')} that were read: the "
+            f"classes are {'the last axis' if last else 'axis 1'}, and a row mixes several "
+            "classes' scores.",
+            advice="Use `scores.transpose(1, 2)` in place of the view."
+            if last
+            else "Use `scores.transpose(1, 2)` before the view, or give cross_entropy the "
+            "scores as [N, C, …].",
+            value=float(part.count),
+            limit=limits.of("share"),
+            cause="loss",
+            location=of_loss(loop, part),
         )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
@@ -33,18 +30,16 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each list."""
     for one in loop.facts_of("repeated"):
         (kind,) = one.words
-        yield at(
-            RULE.finding(
-                one.name,
-                f"the {one.count} members of `{one.name}` are the same {kind}: they share their "
-                "weights.",
-                value=float(one.count),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"the {one.count} members of `{one.name}` are the same {kind}: they share their "
+            "weights.",
+            value=float(one.count),
+            location=one.location,
             model=one.model,
         )

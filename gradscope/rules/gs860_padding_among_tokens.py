@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
@@ -34,19 +31,17 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each embedding."""
     for one in loop.facts_of("padding"):
         index, sequences = (int(figure) for figure in one.figures)
-        yield at(
-            RULE.finding(
-                one.name,
-                f"token {index} is the padding index of `{one.name}`, and is between other "
-                f"tokens in {one.count} of {sequences} sequences: its embedding stays zero and "
-                "never trains.",
-                value=one.count / sequences,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"token {index} is the padding index of `{one.name}`, and is between other "
+            f"tokens in {one.count} of {sequences} sequences: its embedding stays zero and "
+            "never trains.",
+            value=one.count / sequences,
+            location=one.location,
             model=one.model,
         )

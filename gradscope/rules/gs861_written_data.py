@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -43,7 +40,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each data set."""
     epochs = sum(
         sum(event.kind == "epoch" for event in one.events) * one.count for one in loop.rounds
@@ -53,14 +50,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         (attribute,) = one.words
         if one.count < limits["share"] * given or given < limits["batches"] or epochs < 2:
             continue
-        yield at(
-            RULE.finding(
-                one.name,
-                f"the data set `{one.name}` writes to its own `{attribute}` in {one.count:,} of "
-                f"{given:,.0f} batches: its data change with each epoch.",
-                value=one.count / given,
-                limit=limits.of("share"),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"the data set `{one.name}` writes to its own `{attribute}` in {one.count:,} of "
+            f"{given:,.0f} batches: its data change with each epoch.",
+            value=one.count / given,
+            limit=limits.of("share"),
+            location=one.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -35,21 +32,19 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each iterator."""
     for one in loop.facts_of("used-up"):
         if one.count < limits["times"]:
             continue
         (batches,) = one.figures
         name = f"`{one.name}`" if one.name else "an iterator of a data loader"
-        yield at(
-            RULE.finding(
-                one.name,
-                f"{name} ended after {batches:,.0f} batches and was used {one.count:,} times more: "
-                "these epochs had no batch.",
-                value=float(one.count),
-                limit=limits.of("times"),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"{name} ended after {batches:,.0f} batches and was used {one.count:,} times more: "
+            "these epochs had no batch.",
+            value=float(one.count),
+            limit=limits.of("times"),
+            location=one.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -36,34 +33,30 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each loss."""
     for one in operations(loop, "bootstrapped", limits["share"]):
-        yield at(
-            RULE.finding(
-                "",
-                "the target of the loss has a gradient: it is a constant plus a multiple of a "
-                "network's maximum, and is not detached, "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            "the target of the loss has a gradient: it is a constant plus a multiple of a "
+            "network's maximum, and is not detached, "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            location=of_loss(loop, one),
         )
     for one in operations(loop, "attached-ratio", limits["share"]):
-        yield at(
-            RULE.finding(
-                "",
-                "the ratio `exp(new - old)` is exactly 1, and both log-probabilities have a "
-                f"gradient, {in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
-                "the two gradients cancel, and the policy does not learn.",
-                advice="Keep the old log-probability from the rollout, under `torch.no_grad()` or "
-                "detached.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                cause="ratio",
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            "the ratio `exp(new - old)` is exactly 1, and both log-probabilities have a "
+            f"gradient, {in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: "
+            "the two gradients cancel, and the policy does not learn.",
+            advice="Keep the old log-probability from the rollout, under `torch.no_grad()` or "
+            "detached.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            cause="ratio",
+            location=of_loss(loop, one),
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
@@ -33,7 +30,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each call."""
     events = [*(event for one in loop.rounds for event in one.events), *loop.rest]
     evaluated = {one.of for one in events if one.kind == "evaluation" and "eval" in one.facts}
@@ -41,14 +38,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
         if one.model not in evaluated:
             continue
         (text,) = one.words
-        yield at(
-            RULE.finding(
-                "",
-                f"`{text}` stays active in eval mode: `training` is True by default.",
-                value=1.0,
-                cause=one.location,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{text}` stays active in eval mode: `training` is True by default.",
+            value=1.0,
+            cause=one.location,
+            location=one.location,
             model=one.model,
         )

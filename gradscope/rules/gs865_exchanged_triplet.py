@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough
+from gradscope.rules._loop import LoopFindings, enough
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -35,19 +32,17 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each call."""
     for one in loop.facts_of("exchanged-triplet"):
         if not enough(loop, one.count):
             continue
-        yield at(
-            RULE.finding(
-                "",
-                f"the triplet loss takes `{one.words[2]}` as its negative, and "
-                f"`{one.words[1]}` as its positive, in {plural(one.count, 'call')}.",
-                advice="The order is anchor, positive, negative.",
-                value=float(one.count),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the triplet loss takes `{one.words[2]}` as its negative, and "
+            f"`{one.words[1]}` as its positive, in {plural(one.count, 'call')}.",
+            advice="The order is anchor, positive, negative.",
+            value=float(one.count),
+            location=one.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -38,19 +35,17 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding."""
     for one in operations(loop, "own-positive", limits["share"]):
         rows = f"{one.figures[0]:g}"
-        yield at(
-            RULE.finding(
-                "",
-                f"each sample is its own positive: the scores [{rows}, {rows}] are similarities "
-                "of a batch with itself, and the target of each row is its diagonal element, "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"each sample is its own positive: the scores [{rows}, {rows}] are similarities "
+            "of a batch with itself, and the target of each row is its diagonal element, "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            location=of_loss(loop, one),
         )

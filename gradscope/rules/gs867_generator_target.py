@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LossSide, LossTargets
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, held_by, of_loss
+from gradscope.rules._loop import LoopFindings, enough, held_by, of_loss
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -42,7 +41,7 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each generator."""
     optimizers = {one.name: one for one in loop.optimizers}
     for losses in loop.targets:
@@ -50,17 +49,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
             optimizer = optimizers.get(side.optimizer)
             if optimizer is None or optimizer.maximizes or not enough(loop, optimizer.steps):
                 continue
-            yield at(
-                RULE.finding(
-                    optimizer.name,
-                    f"`{optimizer.name}` trains a generator with the target {side.value:g}, which "
-                    f"the discriminator has for fakes. Its target for data is {real:g}. The "
-                    "generator learns to be recognised.",
-                    value=side.value,
-                    limit=limits.of("distance"),
-                    location=side.location or of_loss(loop, losses),
-                ),
+            yield RULE.in_loop(
                 loop,
+                optimizer.name,
+                f"`{optimizer.name}` trains a generator with the target {side.value:g}, which "
+                f"the discriminator has for fakes. Its target for data is {real:g}. The "
+                "generator learns to be recognised.",
+                value=side.value,
+                limit=limits.of("distance"),
+                location=side.location or of_loss(loop, losses),
                 parameters=held_by(optimizer, loop),
             )
 

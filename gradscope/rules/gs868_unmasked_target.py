@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 
 RULE = Rule(
@@ -33,17 +30,15 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each target."""
     for number, one in enumerate(loop.facts_of("unmasked-target")):
-        yield at(
-            RULE.finding(
-                "",
-                f"the target `{one.words[0]}` adds the next state's value at the end of an "
-                "episode, too: nothing masks it with the flag that ends episodes.",
-                value=1.0,
-                cause=str(number) if number else None,
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the target `{one.words[0]}` adds the next state's value at the end of an "
+            "episode, too: nothing masks it with the flag that ends episodes.",
+            value=1.0,
+            cause=str(number) if number else None,
+            location=one.location,
         )

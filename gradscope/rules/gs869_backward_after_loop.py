@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -37,23 +34,21 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield at most one finding."""
     if not loop.ended or len(loop.optimizers) != 1 or not enough(loop, loop.steps):
         return
     calls = max((one.calls for one in loop.models), default=0) / max(1, loop.steps)
     for one in loop.facts_of("last-loss"):
         if calls >= limits["calls"]:
-            yield at(
-                RULE.finding(
-                    loop.optimizers[0].name,
-                    f"`backward` on `{one.name}` comes after the loop over batches: the model is "
-                    f"called {calls:.0f} times in a step, and only the loss of the last batch "
-                    f"counts, {in_steps(loop.steps, loop.steps)}.",
-                    value=calls,
-                    limit=limits.of("calls"),
-                    location=one.location,
-                ),
+            yield RULE.in_loop(
                 loop,
+                loop.optimizers[0].name,
+                f"`backward` on `{one.name}` comes after the loop over batches: the model is "
+                f"called {calls:.0f} times in a step, and only the loss of the last batch "
+                f"counts, {in_steps(loop.steps, loop.steps)}.",
+                value=calls,
+                limit=limits.of("calls"),
+                location=one.location,
             )
             return

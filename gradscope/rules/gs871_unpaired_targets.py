@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, in_steps, of_loss, operations
+from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -38,33 +35,29 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each loss and each data set."""
     for number, one in enumerate(operations(loop, "other-rows", limits["share"])):
         chosen, every = one.shapes
-        yield at(
-            RULE.finding(
-                "",
-                f"the loss compares the rows {one.name}, … of the outputs with targets that are a "
-                f"slice of {chosen[0]} of {every[0]} rows: the targets of other samples, "
-                f"{in_steps(one.count, loop.graphs, 'loss', 'losses')}.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                cause=str(number) if number else None,
-                location=of_loss(loop, one),
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"the loss compares the rows {one.name}, … of the outputs with targets that are a "
+            f"slice of {chosen[0]} of {every[0]} rows: the targets of other samples, "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')}.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            cause=str(number) if number else None,
+            location=of_loss(loop, one),
         )
     for fact in loop.facts_of("shifted-labels"):
         sample, label = fact.words
-        yield at(
-            RULE.finding(
-                "",
-                f"`{fact.name}` gives `{label}` with `{sample}`: each sample gets the label of "
-                "another, and sample 0 that of the last.",
-                advice=f"Take both at the same index, as `{sample}`.",
-                cause="data-set",
-                location=fact.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`{fact.name}` gives `{label}` with `{sample}`: each sample gets the label of "
+            "another, and sample 0 that of the last.",
+            advice=f"Take both at the same index, as `{sample}`.",
+            cause="data-set",
+            location=fact.location,
         )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at, enough, in_steps
+from gradscope.rules._loop import LoopFindings, enough, in_steps
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -36,22 +33,20 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each pair of lines."""
     steps = min((one.steps for one in loop.optimizers if one.steps), default=loop.steps)
     for one in loop.facts_of("other-draw"):
         if not enough(loop, one.count) or one.count < limits["share"] * steps:
             continue
         kind, first = one.words
-        yield at(
-            RULE.finding(
-                "",
-                f"`log_prob` gets a second draw of `{kind}`, and never the one at {first}, "
-                f"{in_steps(one.count, max(steps, one.count))}: the gradient is that of another "
-                "action.",
-                value=float(one.count),
-                limit=limits.of("share"),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            "",
+            f"`log_prob` gets a second draw of `{kind}`, and never the one at {first}, "
+            f"{in_steps(one.count, max(steps, one.count))}: the gradient is that of another "
+            "action.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            location=one.location,
         )

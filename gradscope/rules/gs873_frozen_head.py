@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gradscope.records.loop import LoopRecord
-from gradscope.records.training import TrainingFinding
-from gradscope.rules._loop import at
+from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs
 from gradscope.rules._words import plural
 
@@ -40,19 +37,17 @@ RULE = Rule(
 )
 
 
-def find_in_loop(loop: LoopRecord, limits: Limits) -> Iterator[TrainingFinding]:
+def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each layer."""
     for one in loop.facts_of("frozen-head") if loop.ended or loop.steps >= 5 else ():
-        yield at(
-            RULE.finding(
-                one.name,
-                f"`{one.name}` gives the scores of the loss, and its weight is frozen at its "
-                "random initial values: nothing has loaded it. "
-                f"{plural(one.count, 'other parameter')} of the model "
-                f"{'trains' if one.count == 1 else 'train'}.",
-                value=float(one.count),
-                location=one.location,
-            ),
+        yield RULE.in_loop(
             loop,
+            one.name,
+            f"`{one.name}` gives the scores of the loss, and its weight is frozen at its "
+            "random initial values: nothing has loaded it. "
+            f"{plural(one.count, 'other parameter')} of the model "
+            f"{'trains' if one.count == 1 else 'train'}.",
+            value=float(one.count),
+            location=one.location,
             model=one.model,
         )

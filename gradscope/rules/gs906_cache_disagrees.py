@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from gradscope.records.report import Finding, Report
 from gradscope.rules._leaks import leaking, unjudged
-from gradscope.rules._rule import Limits, Rule
+from gradscope.rules._rule import Rule
 
 RULE = Rule(
     code="GS906",
@@ -24,12 +21,5 @@ RULE = Rule(
     on_demand=True,
 )
 
-
-def wants(report: Report, limits: Limits) -> Iterable[str]:
-    """Request the forward passes that differ in one place."""
-    return unjudged(report)
-
-
-def find(report: Report, limits: Limits) -> Iterator[Finding]:
-    """Yield the finding at the first call that leaks."""
-    return leaking(report, RULE, "cache")
+wants = unjudged
+find = leaking(RULE, "cache")

@@ -64,14 +64,12 @@ class Guard:
         """Return an object of the protocol ``kind``, with a guarded function for each event.
 
         Args:
-            kind: each of its methods is an event.
+            kind: each of its functions is an event.
             receivers: the first that has a method of the event's name gets the event.
         """
         functions = {}
-        for name in dir(kind):
-            if not name.startswith("_"):
-                methods = (getattr(one, name) for one in receivers if hasattr(one, name))
-                functions[name] = self(next(methods))
+        for name in kind.__annotations__:
+            functions[name] = self(next(getattr(o, name) for o in receivers if hasattr(o, name)))
         return SimpleNamespace(**functions)
 
     def keep_untraced(self) -> None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Observes PyTorch while a script trains; ``patches.TrainingObserver`` lists the events.
+    """Observes PyTorch while a script trains. What ``patches.observe`` calls never raises.
 
     Args:
         write: takes the records of each step.

@@ -14,9 +14,9 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from types import FrameType, ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.overrides
@@ -35,6 +35,9 @@ from gradscope.capture.hooks import (
 from gradscope.capture.remembered import observe_swaps
 from gradscope.explain.shared.frames import is_ours
 from gradscope.training.discovery import IN_PLACE, compiled_method
+
+if TYPE_CHECKING:
+    from gradscope.training.observer import Observer
 
 _DISPATCH = torch.overrides.handle_torch_function.__code__
 
@@ -93,75 +96,8 @@ Root = torch.Tensor | GradientEdge
 _INFERENCE = "_forward_metadata_inference"
 
 
-class TrainingObserver(Protocol):
-    """Observes the moments of a training loop. None of these methods raises."""
-
-    def optimizer_made(self, optimizer: Optimizer) -> None:
-        """Called during the construction of an optimizer: it has no parameters yet."""
-
-    def backward_begins(
-        self,
-        roots: Sequence[Root],
-        gradients: Sequence[torch.Tensor],
-        leaves: Sequence[torch.Tensor],
-    ) -> bool:
-        """Called when ``torch.autograd.backward`` begins; the graph exists.
-
-        Args:
-            roots: the tensors that it starts from; only an edge if a pipeline stage has released
-                the tensor.
-            gradients: the gradients passed for the roots; none for a plain loss.
-            leaves: the roots that no operation made.
-
-        Returns:
-            True if ``backward_ended`` must be called; that call, by the engine, takes time.
-        """
-
-    def backward_ended(self) -> None:
-        """Called when all gradients of that backward exist."""
-
-    def gradients_asked(self, without_graph: bool) -> None:
-        """Called for ``torch.autograd.grad``, perhaps for tensors that are not parameters, without
-        ``create_graph``."""
-
-    def step_begins(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Called when ``optimizer.step`` begins; the result, if not None, replaces its
-        arguments."""
-
-    def step_ended(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        """Called when ``optimizer.step`` returns."""
-
-    def scaled(self, loss: object, scale: torch.Tensor) -> None:
-        """Called with the loss that a gradient scaler has multiplied."""
-
-    def scaler_step_begins(self, optimizer: Optimizer) -> None:
-        """Called before a gradient scaler decides whether the optimizer makes its step."""
-
-    def scaler_step_ended(self, optimizer: Optimizer) -> None:
-        """Called after the scaler has decided, and after its step, if there was one."""
-
-    def compiled(self, what: object) -> None:
-        """Called before ``torch.compile`` compiles this."""
-
-    def was_compiled(self) -> None:
-        """Called when ``torch.compile`` or ``Module.compile`` returns."""
-
-    def graph_is_held(self) -> None:
-        """Called before ``torch.utils.swap_tensors`` refuses a tensor that is in a graph."""
-
-    def divided(self, by: float) -> None:
-        """Called when a pipeline has divided gradients by its number of microbatches, after all
-        backwards."""
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Called when a pipeline calls its stage on a tensor without content, to learn the results'
-        shapes."""
-
-
-def observe(observer: TrainingObserver) -> ExitStack:
-    """Call ``observer`` at each of these events, until the stack is closed."""
+def observe(observer: Observer) -> ExitStack:
+    """Call ``observer`` at the events of a training loop, until the stack is closed."""
     patches = ExitStack()
     observe_swaps(patches, observer.graph_is_held)
     observe_warnings(patches)
@@ -177,14 +113,14 @@ def observe(observer: TrainingObserver) -> ExitStack:
     return patches
 
 
-def observe_stages(patches: ExitStack, observer: TrainingObserver, stages: ModuleType) -> None:
+def observe_stages(patches: ExitStack, observer: Observer, stages: ModuleType) -> None:
     """Patch the class that runs a pipeline's stages: ``torch.distributed.pipelining.stage``."""
     replace(patches, stages._PipelineStageBase, "scale_grads", lambda f: _divided(f, observer))
     if hasattr(stages.PipelineStage, _INFERENCE):  # earlier versions call it without gradients
         replace(patches, stages.PipelineStage, _INFERENCE, lambda f: _aside(f, observer))
 
 
-def _gradients_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _gradients_made(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch the function in which ``backward`` makes its first gradients, just before the engine
     runs.
 
@@ -225,7 +161,7 @@ def _listed(inputs: Any) -> Sequence[Any]:
     return inputs if isinstance(inputs, tuple | list) else (inputs,)
 
 
-def _when_ended(root: Root, observer: TrainingObserver) -> None:
+def _when_ended(root: Root, observer: Observer) -> None:
     """Queue a call for the end of a backward: the engine takes such calls only from inside it."""
     engine: Any = torch.autograd.Variable._execution_engine
     node = root.node if isinstance(root, GradientEdge) else root.grad_fn
@@ -239,7 +175,7 @@ def _when_ended(root: Root, observer: TrainingObserver) -> None:
     handle = hook_node_before(node, began)
 
 
-def _optimizer_made(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _optimizer_made(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch the function that ``Optimizer.__init__`` calls before it reads its arguments."""
 
     @functools.wraps(original)
@@ -250,7 +186,7 @@ def _optimizer_made(original: Callable[..., Any], observer: TrainingObserver) ->
     return patch_step_function
 
 
-def _scaled(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _scaled(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch the scaler's ``scale``; an error in it has this frame in its traceback."""
 
     @functools.wraps(original)
@@ -264,7 +200,7 @@ def _scaled(original: Callable[..., Any], observer: TrainingObserver) -> Callabl
     return scale
 
 
-def _scaler_step(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _scaler_step(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch the scaler's ``step``; an error in the optimizer's step has this frame in its
     traceback."""
 
@@ -278,7 +214,7 @@ def _scaler_step(original: Callable[..., Any], observer: TrainingObserver) -> Ca
     return step
 
 
-def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _compiled(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch ``torch.compile``; an error in its arguments has this frame in its traceback."""
 
     @functools.wraps(original)
@@ -295,9 +231,7 @@ def _compiled(original: Callable[..., Any], observer: TrainingObserver) -> Calla
     return compile
 
 
-def _compiled_in_place(
-    original: Callable[..., Any], observer: TrainingObserver
-) -> Callable[..., Any]:
+def _compiled_in_place(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Call ``torch.compile`` first, then set its result."""
 
     @functools.wraps(original)
@@ -308,7 +242,7 @@ def _compiled_in_place(
     return compile
 
 
-def _divided(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _divided(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch ``scale_grads``, which does not fail."""
 
     @functools.wraps(original)
@@ -319,7 +253,7 @@ def _divided(original: Callable[..., Any], observer: TrainingObserver) -> Callab
     return scale_grads
 
 
-def _aside(original: Callable[..., Any], observer: TrainingObserver) -> Callable[..., Any]:
+def _aside(original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     """Patch a stage's shape inference; an error of the stage in it has this frame in its
     traceback."""
 

@@ -148,8 +148,16 @@ class Steps:
         gradients: Sequence[torch.Tensor],
         leaves: Sequence[torch.Tensor],
     ) -> bool:
-        """Note the start of a backward from a loss with its graph; return True if
-        ``backward_ended`` must be called."""
+        """Note the start of a backward from a loss with its graph.
+
+        Args:
+            begun: what it starts from; only an edge if a pipeline stage has released the tensor.
+            gradients: the gradients passed for these; none for a plain loss.
+            leaves: those that no operation made.
+
+        Returns:
+            True if ``backward_ended`` must be called; that call, by the engine, takes time.
+        """
         parts, current = self._parts, self._parts.current
         if self.limit is not None and self.limit.backward_begins(self.number):
             self._end_script()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import nn
 from torch.nn.modules.module import (
@@ -46,26 +46,21 @@ class Made(NamedTuple):
         return str(ScriptLine(self.file, self.number_of_line))
 
 
-class RegistrationObserver(Protocol):
-    """The interface of an observer of registrations. Its methods never raise."""
-
-    def module_set(self, owner: nn.Module, name: str, module: nn.Module) -> None:
-        """Note a module that is about to become the child of another under this name."""
-
-    def parameter_set(self, owner: nn.Module, name: str, parameter: nn.Parameter) -> None:
-        """Note a parameter that is about to be set on a module."""
-
-
-def observe_registrations(observer: RegistrationObserver, patches: ExitStack) -> None:
-    """Call ``observer`` at each registration until the stack is closed, by PyTorch's own hooks."""
+def observe_registrations(
+    module_set: Callable[[nn.Module, str, nn.Module], None],
+    parameter_set: Callable[[nn.Module, str, nn.Parameter], None],
+    patches: ExitStack,
+) -> None:
+    """Call the functions before each registration until the stack is closed, by PyTorch's own
+    hooks."""
 
     def module(owner: nn.Module, name: str, child: nn.Module | None) -> None:
         if child is not None:
-            observer.module_set(owner, name, child)
+            module_set(owner, name, child)
 
     def parameter(owner: nn.Module, name: str, of: nn.Parameter | None) -> None:
         if of is not None:
-            observer.parameter_set(owner, name, of)
+            parameter_set(owner, name, of)
 
     patches.callback(register_module_module_registration_hook(module).remove)
     patches.callback(register_module_parameter_registration_hook(parameter).remove)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from gradscope.capture.hooks import replace
-from gradscope.training.loop.construction import RegistrationObserver, observe_registrations
+from gradscope.training.loop.construction import observe_registrations
 from gradscope.training.loop.draws import distributions
 
 #: Private methods of PyTorch that the constructor of a scheduler calls.
@@ -28,76 +28,37 @@ _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
 _KL_DIV = ("input", "target", "size_average", "reduce", "reduction", "log_target")
 
 
-class LoopObserver(RegistrationObserver, Protocol):
-    """Receives these events. None of the methods raises."""
+class LoopObserver(Protocol):
+    """Receives these events. None of the functions raises."""
 
-    def clearing(self) -> None:
-        """Called before ``zero_grad`` clears gradients."""
-
-    def cleared(self, owner: Optimizer | nn.Module) -> None:
-        """Called after ``zero_grad`` cleared the gradients of an optimizer or a module."""
-
-    def clipping(self, parameters: Sequence[torch.Tensor], by_norm: bool) -> None:
-        """Called before ``clip_grad_norm_`` or ``clip_grad_value_`` clips these parameters'
-        gradients."""
-
-    def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
-        """Called after ``clip_grad_norm_`` or ``clip_grad_value_`` clipped these parameters'
-        gradients.
-
-        Args:
-            norm: the returned norm before clipping, or None.
-            bound: the limit.
-        """
-
-    def scheduler_made(self, scheduler: LRScheduler) -> None:
-        """Called during the construction of a learning-rate scheduler."""
-
-    def epoch_begins(self, loader: DataLoader[Any]) -> None:
-        """Called when a new iteration over a data loader begins."""
-
-    def batch_drawn(self, iterator: object, indices: object) -> None:
-        """Called after a data loader's iterator drew the indices of a batch from its sampler."""
-
-    def used_up(self, iterator: object) -> None:
-        """Called if an exhausted iterator of a data loader is asked for a batch."""
-
-    def seeded(self, seed: object) -> None:
-        """Called after ``torch.manual_seed``."""
-
-    def loaded(self, module: nn.Module, result: object) -> None:
-        """Called after ``load_state_dict`` of a module returned the keys that did not fit."""
-
-    def read(self, data: object) -> None:
-        """Called with the result of ``torch.load``."""
-
-    def drew(self, distribution: object, drawn: object) -> None:
-        """Called after ``sample`` of a distribution of ``torch.distributions``."""
-
-    def scored(self, distribution: object, value: object) -> None:
-        """Called with the argument of a distribution's ``log_prob``, or ``rsample``'s result."""
-
-    def filled(self, tensor: torch.Tensor) -> None:
-        """Called after a function of ``torch.nn.init`` set all entries of a tensor to one
-        number."""
-
-    def diverged(self, given: object, target: object, log_target: object) -> None:
-        """Called before ``torch.nn.functional.kl_div`` on these arguments."""
-
-    def tripled(self) -> None:
-        """Called before ``torch.nn.functional.triplet_margin_loss``."""
-
-    def restoring(self, optimizer: Optimizer) -> None:
-        """Called before ``load_state_dict`` of an optimizer."""
-
-    def restored(self, optimizer: Optimizer) -> None:
-        """Called after ``load_state_dict`` of an optimizer."""
-
-    def unscaled(self, optimizer: Optimizer) -> None:
-        """Called after a gradient scaler divided an optimizer's gradients by the loss scale."""
-
-    def scale_updated(self) -> None:
-        """Called after a gradient scaler updated the loss scale."""
+    #: ``zero_grad`` is about to clear gradients; it has cleared those of an optimizer or a module.
+    clearing: Callable[[], None]
+    cleared: Callable[[Optimizer | nn.Module], None]
+    #: ``clip_grad_norm_`` or ``clip_grad_value_`` is about to clip these parameters' gradients,
+    #: by their norm or not; it has clipped them: the norm before (or None), and the limit.
+    clipping: Callable[[Sequence[torch.Tensor], bool], None]
+    clipped: Callable[[Sequence[torch.Tensor], object, object], None]
+    scheduler_made: Callable[[LRScheduler], None]  # during its construction
+    epoch_begins: Callable[[DataLoader[Any]], None]  # a new iteration over a data loader
+    batch_drawn: Callable[[object, object], None]  # a loader's iterator, and the batch's indices
+    used_up: Callable[[object], None]  # an exhausted iterator is asked for a batch
+    seeded: Callable[[object], None]  # ``torch.manual_seed`` was called
+    loaded: Callable[[nn.Module, object], None]  # ``load_state_dict``: the keys that did not fit
+    read: Callable[[object], None]  # the result of ``torch.load``
+    drew: Callable[[object, object], None]  # a distribution, and the result of its ``sample``
+    #: A distribution, and the argument of its ``log_prob`` or the result of its ``rsample``.
+    scored: Callable[[object, object], None]
+    filled: Callable[[torch.Tensor], None]  # ``torch.nn.init`` set all entries to one number
+    diverged: Callable[[object, object, object], None]  # the arguments of ``kl_div``, before it
+    tripled: Callable[[], None]  # ``triplet_margin_loss`` is about to run
+    #: ``load_state_dict`` of an optimizer is about to run; it has run.
+    restoring: Callable[[Optimizer], None]
+    restored: Callable[[Optimizer], None]
+    unscaled: Callable[[Optimizer], None]  # a gradient scaler divided its gradients by the scale
+    scale_updated: Callable[[], None]  # a gradient scaler updated the loss scale
+    #: A module or a parameter is about to be set on a module under this name.
+    module_set: Callable[[nn.Module, str, nn.Module], None]
+    parameter_set: Callable[[nn.Module, str, nn.Parameter], None]
 
 
 def observe_loop(observer: LoopObserver) -> ExitStack:
@@ -119,7 +80,7 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
             before=lambda _: observer.clearing(),
             after=lambda own, _: observer.cleared(own),
         )
-    observe_registrations(observer, patches)
+    observe_registrations(observer.module_set, observer.parameter_set, patches)
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         by_norm = name == "clip_grad_norm_"
         clip = _clipping(getattr(nn.utils.clip_grad, name), observer, by_norm)

@@ -25,7 +25,7 @@ from gradscope.training.replicas import batch_size
 from gradscope.training.sample_schedule import Schedule
 from gradscope.training.spikes.batch_figures import copies, lengths, rows_of, twins
 from gradscope.training.spikes.batch_indices import BatchIndices
-from gradscope.training.spikes.call_states import state_of_call
+from gradscope.training.spikes.call_states import sources_of, state_of_call
 from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.sample_losses import RowLosses
 from gradscope.training.spikes.samples import (
@@ -41,7 +41,6 @@ from gradscope.training.spikes.samples import (
     tokens_each,
     worst_first,
 )
-from gradscope.training.spikes.sources import sources_of
 from gradscope.typeset.numbers import plural, size
 
 #: Dtypes that every version of safetensors can write.
