@@ -6,6 +6,7 @@ import math
 import statistics
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 
 #: Number of the latest steps of a kind for the medians.
 _LATEST = 64
@@ -29,12 +30,22 @@ def next_fixed(step: int) -> int:
     return last if step else 1
 
 
+def seconds_in_queue() -> float:
+    """Return the seconds that this thread has waited for a processor so far, by Linux's scheduler;
+    0 where the system does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 @dataclass(slots=True)
 class Schedule:
     """Decides before each step whether to sample it.
 
     The first steps and the fixed ones are sampled while all samples together cost less than a few
-    seconds or the budget. So a short run samples the same steps, however busy the machine is.
+    seconds or the budget. Time in which the sampled steps wait for a processor is left out. So a
+    short run samples the same steps, however busy the machine is.
     Another step is sampled if the cost so far, plus the expected cost of one more sample, stays
     within the budget's share of the time since the first step. The metrics of all steps may use
     three quarters of that share. With several processes, each samples the multiples of a power of
@@ -63,6 +74,8 @@ class Schedule:
     _sampled: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
     _own: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST))
     _unpriced: int = 0  # samples that came before it was known what a plain step takes
+    _seconds: float = 0.0  # of the sampled steps, and the part in which they waited for a processor
+    _queued: float = 0.0
     _cost: float = 0.0  # of one sample, as it was known last: medians take longer than a small step
     _stride: int = 1  # of several processes
 
@@ -75,7 +88,9 @@ class Schedule:
             return upcoming % self.every == 0
         paid = self.budget * (self.elapsed - self._start)
         spent = self.samples + self._unpriced * self._cost
-        if is_fixed(upcoming) and spent + self._cost <= max(FREE_SECONDS, paid):
+        if is_fixed(upcoming) and (
+            spent + self._cost <= paid or (spent + self._cost) * self._running <= FREE_SECONDS
+        ):
             return True
         if not self._plain:  # what a plain step takes is not known yet
             return False
@@ -88,13 +103,19 @@ class Schedule:
         """Largest share of the budget for metrics."""
         return 1 / 2 if self.processes > 1 else 3 / 4
 
-    def ended(self, seconds: float, *, sampled: bool, own: float) -> None:
+    @property
+    def _running(self) -> float:
+        """Share of the sampled steps' time in which they did not wait for a processor."""
+        return 1 - self._queued / self._seconds if self._seconds else 1.0
+
+    def ended(self, seconds: float, *, sampled: bool, own: float, queued: float = 0.0) -> None:
         """Note the end of a step.
 
         Args:
             seconds: the time since the end of the step before.
             sampled: whether it was sampled.
             own: gradscope's part of these seconds, as far as known.
+            queued: the part in which a sampled step waited for a processor.
         """
         self.number += 1
         self.elapsed += seconds
@@ -105,6 +126,8 @@ class Schedule:
             if self.number > 1:
                 self._sampled.append(seconds)
                 self._own.append(own)
+                self._seconds += seconds
+                self._queued += min(queued, seconds)
             if self._last:
                 self.latest = self.number - self._last
             self._last = self.number

@@ -37,7 +37,7 @@ from gradscope.training.optimizers import ObservedOptimizer, Optimizers, setting
 from gradscope.training.parameter_norms import ParameterNormRecords
 from gradscope.training.patches import Root
 from gradscope.training.placements import Placements
-from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed
+from gradscope.training.sample_schedule import Schedule, is_fixed, next_fixed, seconds_in_queue
 from gradscope.training.sampled_step import update_rms
 from gradscope.training.spikes.spikes import Spikes
 from gradscope.training.traced_steps import CauseTracer, TracedSteps
@@ -117,6 +117,8 @@ class Steps:
         self._located = False
         self._scaler_steps: list[int] = []
         self.began, self._last = began, time.perf_counter()
+        # The thread's time in the queue for a processor, as a step began that is sampled.
+        self._queued: float | None = seconds_in_queue()
         #: The next step at which the schedule wants records; the seconds of those before it, and
         #: gradscope's.
         self._due = 0
@@ -515,7 +517,11 @@ class Steps:
         # The time spent here since the step ended belongs to that step, and is not counted again.
         ended = time.perf_counter()
         own = parts.guard.seconds + ended - now
-        parts.schedule.ended(ended - self._last, sampled=sampled, own=own)
+        queued = 0.0
+        if sampled and self._queued is not None:
+            queued = max(0.0, seconds_in_queue() - self._queued)
+        parts.schedule.ended(ended - self._last, sampled=sampled, own=own, queued=queued)
+        self._queued = seconds_in_queue() if parts.schedule.samples_next() else None
         parts.guard.seconds, self._last = now - ended, ended
         parts.metrics.step_ended(self.number)
         # After a sample its graph is released. Several processes read the same steps. If only

@@ -7,7 +7,13 @@ import itertools
 import pytest
 
 from gradscope.training.metrics_schedule import MEASURED, Frequency
-from gradscope.training.sample_schedule import FREE_SECONDS, Schedule, is_fixed, next_fixed
+from gradscope.training.sample_schedule import (
+    FREE_SECONDS,
+    Schedule,
+    is_fixed,
+    next_fixed,
+    seconds_in_queue,
+)
 
 FIXED = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
 
@@ -39,6 +45,21 @@ def test_a_short_run_has_the_same_samples_on_a_busy_machine(steps, samples, slow
     found = simulated(Schedule(), steps, 0.002 * slower, 0.02 * slower)
     assert found == [step for step in FIXED if step <= steps]
     assert len(found) == samples
+
+
+@pytest.mark.parametrize(("queued", "samples"), [(0.0, 4), (0.9, 8)])
+def test_time_in_the_queue_for_a_processor_is_not_the_samples(queued, samples):
+    schedule, found = Schedule(), 0
+    for _ in range(40):
+        wants = schedule.samples_next()
+        seconds = FREE_SECONDS / 4 if wants else 0.02
+        schedule.ended(seconds, sampled=wants, own=seconds / 2, queued=queued * seconds)
+        found += wants
+    assert found == samples
+
+
+def test_the_queue_for_a_processor():
+    assert 0.0 <= seconds_in_queue() <= seconds_in_queue()
 
 
 def test_what_comes_before_the_first_step_pays_for_no_sample():
