@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradscope.api.opened import Options, opened, read
 from gradscope.api.spiking import chosen_capsule, spike_report, write_spike_config
-from gradscope.errors import ConfigError, Problem
+from gradscope.errors import ConfigError, ModelError, OptionError, Place, Problem, TargetError
 from gradscope.loading.workload import Workload
 from gradscope.per_sample.contributions import NotSeparable, SampleGradients
 from gradscope.per_sample.step import gradients_by_sample
@@ -67,6 +67,7 @@ def _replayed(run: Path, path: Path, capsule: Capsule, model: str) -> Capsule:
         options = Options(overrides=[f"model={here}"])
         with (
             _no_training(),
+            _as_typed(model, here),
             _weights_fit(folder, capsule.step, model),
             opened(read(file, options), options, Report) as workload,
         ):
@@ -150,6 +151,38 @@ def _weights_fit(folder: str, step: int, model: str) -> Iterator[None]:
                 notes=problem.notes,
             )
         ) from None
+
+
+@contextmanager
+def _as_typed(model: str, here: str) -> Iterator[None]:
+    """Say errors of the option ``--replay``, with its paths as typed.
+
+    Args:
+        model: the option's value.
+        here: the same with absolute paths.
+    """
+    folder = f"{Path.cwd()}/"
+
+    def typed(text: str) -> str:
+        return text if model == here else text.replace(f"{folder}..", "..").replace(folder, "./")
+
+    try:
+        yield
+    except (ConfigError, OptionError, TargetError, ModelError) as error:
+        place = Place(f"--replay {model}")
+        problems = [
+            replace(
+                one,
+                message=typed(one.message),
+                place=place if one.place and one.place.file == "argument" else one.place,
+                help=one.help and typed(one.help),
+                notes=tuple(map(typed, one.notes)),
+            )
+            for one in error.problems
+        ]
+        if isinstance(error, ModelError):
+            raise ModelError(*problems, report=error.report) from error.__cause__
+        raise type(error)(*problems) from error.__cause__
 
 
 @contextmanager

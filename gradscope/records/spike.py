@@ -62,6 +62,8 @@ class SpikeSample:
         twin: an earlier call whose sample with this index has the same inputs.
         constant_in: the inputs, by their paths among the arguments, that repeat one value.
         predicted_loss: of a classifier, the loss with the class that the model predicts.
+        term: of a call with several rows for each term of the loss, as an anchor, a positive and a
+            negative in one batch: the term of its row; None for other calls, or if unknown.
     """
 
     index: int
@@ -83,6 +85,7 @@ class SpikeSample:
     twin: int | None = field(default=None, metadata=SPARSE)
     constant_in: tuple[str, ...] = field(default=(), metadata=SPARSE)
     predicted_loss: float | None = field(default=None, metadata=SPARSE)
+    term: int | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,8 @@ class BatchHistory:
         constant: the largest number of samples in one step whose inputs repeat one value.
         length: the largest number of tokens of a sample in one step.
         copies: the largest number of samples with equal inputs in one step.
-        twins: the largest number of samples with equal inputs in two calls of one step.
+        twins: the largest number of samples of one step with equal inputs in two calls, or in two
+            rows of one term of the loss.
         spread_loss: robust standard deviation of the largest losses, of the logarithms.
         constant_steps: the number of steps with a sample whose inputs repeat one value.
         varied: the inputs, by their paths, that no sample had with one repeated value.

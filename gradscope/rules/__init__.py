@@ -25,10 +25,12 @@ from gradscope.rules._spike_samples import (
     AFTERMATH,
     are_unusual_copies,
     has_unusual_input,
+    is_sure,
     is_unusual_constant,
     is_unusual_input,
     is_unusual_length,
     is_unusual_loss,
+    is_unusual_text,
 )
 from gradscope.rules._window import StepWindows, Window
 
@@ -64,10 +66,12 @@ __all__ = [
     "folded",
     "has_unusual_input",
     "is_exact",
+    "is_sure",
     "is_unusual_constant",
     "is_unusual_input",
     "is_unusual_length",
     "is_unusual_loss",
+    "is_unusual_text",
     "judgement",
     "lookup",
     "mention",

@@ -47,10 +47,10 @@ _ALL = 1.5
 _UNLIKE, _FAR_UNLIKE, _SQUARED_UNLIKE = 2.0, 3.0, 4.0
 #: The mean loss of a text has no long tail: it is unusual at this many deviations above the usual
 #: largest one, and at this many times the largest before.
-_TEXT_DEVIATIONS, _TEXT = 9.0, 1.5
-#: A classifier is sure of a class if the loss with it is at most this many times the median of the
-#: other samples': of naturally hard samples it is unsure.
-_SURE = 3.0
+_TEXT_DEVIATIONS, _TEXT = 7.0, 1.5
+#: A classifier is sure of a class if its probability is at least 0.9, and the loss with it is at
+#: most this many times the median of the other samples': of naturally hard samples it is unsure.
+_SURE, _SURE_LOSS = 3.0, -math.log(0.9)
 #: Rare samples, too, may repeat one value: with fewer steps before than this, their loss must also
 #: be unusual.
 _MANY = 64
@@ -106,12 +106,17 @@ def ordered(capsule: Capsule, blame: Blame | None) -> tuple[SpikeSample, ...]:
     return (*first, *(one for one in capsule.samples if one not in first))
 
 
-def named(sample: SpikeSample, samples: Sequence[SpikeSample]) -> str:
-    """``sample 7 of 32 (index 91204)``."""
+def named(
+    sample: SpikeSample, samples: Sequence[SpikeSample], others: Iterable[SpikeSample] = ()
+) -> str:
+    """``sample 7 of 32 (index 91204)``, with its calls if it is among ``others`` too."""
     index = "" if sample.dataset_index is None else f" (index {sample.dataset_index})"
-    call = f" of call {sample.call}" if sample.call else ""
+    calls = sorted({sample.call, *(one.call for one in others if one.index == sample.index)})
+    of = f" of call {sample.call}" if sample.call else ""
+    if calls[1:]:
+        of = f", in calls {', '.join(map(str, calls[:-1]))} and {calls[-1]}"
     count = sum(one.call == sample.call for one in samples)
-    return f"sample {sample.index} of {count}{call}{index}"
+    return f"sample {sample.index} of {count}{of}{index}"
 
 
 def is_aftermath(capsule: Capsule) -> bool:
@@ -166,13 +171,16 @@ def is_unusual_input(largest: float | None, history: BatchHistory) -> bool:
     return largest > _INPUT * high and math.log(largest / usual) > _DEVIATIONS * spread
 
 
-def is_unusual_loss(largest: float | None, middle: float | None, history: BatchHistory) -> bool:
+def is_unusual_loss(
+    largest: float | None, middle: float | None, history: BatchHistory, *, sure: bool = False
+) -> bool:
     """Return True if one loss of a batch is far larger than those of all samples before.
 
     Args:
         largest: the largest loss of a sample.
         middle: the median of the samples' losses.
         history: the history of the steps before.
+        sure: a classifier is sure of another class, see ``is_sure``.
     """
     high, medians = history.high_loss, history.high_median
     if largest is None or middle is None or high is None or medians is None:
@@ -180,11 +188,11 @@ def is_unusual_loss(largest: float | None, middle: float | None, history: BatchH
     # The loss of a hinge is 0 for nearly all samples: the few others differ by any factor.
     if history.loss_steps < KNOWN or middle < 0 or not history.usual_loss:
         return False
-    if not largest > _LOSS_NEAR * high > 0 or largest <= _UNUSUAL * middle:
+    if not largest > (_UNLIKE if sure else _LOSS_NEAR) * high > 0 or largest <= _UNUSUAL * middle:
         return False
     if middle > _ALL * medians:
         return False  # the other samples, too, have larger losses than before
-    return largest > _LOSS * high or _loss_deviations(largest, history) > _DEVIATIONS
+    return sure or largest > _LOSS * high or _loss_deviations(largest, history) > _DEVIATIONS
 
 
 def _loss_deviations(largest: float, history: BatchHistory) -> float:
@@ -249,8 +257,9 @@ def _nonfinite(capsule: Capsule) -> Blame | None:
         if len(bad) > max(1, count // 4) or (bad and count < 2):
             return None
         if bad:
-            more = f", and {plural(len(bad) - 1, 'more sample')}" if len(bad) > 1 else ""
-            message = f"{named(bad[0], capsule.samples)}{more}: {what}; {others}."
+            rest = len({one.index for one in bad}) - 1
+            more = f", and {plural(rest, 'more sample')}" if rest else ""
+            message = f"{named(bad[0], capsule.samples, bad)}{more}: {what}; {others}."
             return Blame("samples", message, tuple(bad))
     return None
 
@@ -336,7 +345,7 @@ def _odd(capsule: Capsule) -> list[tuple[_Group, str]]:
     found = []
     for group in _groups(capsule.samples):
         others = [one for one in capsule.samples if one not in group]
-        difference = _difference(group[0], others, history)
+        difference = _difference(group, others, history)
         if difference:
             found.append((group, difference))
     few = len(found) <= max(1, count // _FEW) and sum(len(g) for g, _ in found) * 2 <= count
@@ -355,8 +364,10 @@ def _copied(capsule: Capsule) -> list[tuple[_Group, str]]:
     return [(group, difference)]
 
 
-def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: BatchHistory) -> str:
-    """Return the difference of a sample's input from all others; "" if it is usual."""
+def _difference(group: _Group, others: Sequence[SpikeSample], history: BatchHistory) -> str:
+    """Return the difference of the input of a sample and its copies from all others; "" if it is
+    usual."""
+    sample, *copies = group
     if is_unusual_input(sample.input_max, history):
         return (
             f"its input reaches {number(sample.input_max)}; of the {history.steps} steps before, "
@@ -379,6 +390,12 @@ def _difference(sample: SpikeSample, others: Sequence[SpikeSample], history: Bat
             f"its inputs of calls {sample.twin} and {sample.call} are equal; those of no other "
             f"sample are, of this step and the {history.steps} before"
         )
+    same_term = any(one.term == sample.term for one in copies) and sample.term is not None
+    if same_term and history.copies == 1 and history.steps >= KNOWN:
+        return (
+            f"one term of the loss compares them, and their inputs are equal; in the "
+            f"{history.steps} steps before, no two inputs were"
+        )
     lengths = [one.length for one in others if one.length]
     if sample.length and history.length and len(lengths) == len(others):
         if sample.length > _LONG * max(history.length, *lengths):
@@ -395,8 +412,13 @@ def _label(capsule: Capsule) -> Blame | None:
         return None
     groups = sorted(_groups(known), key=lambda g: max(one.loss or 0.0 for one in g), reverse=True)
     worst = groups[0]
-    # If several calls get one batch, as in a siamese network, each of them has the sample.
-    rest = [one for one in _joined(groups[1:]) if one.index != worst[0].index]
+    # If several calls get one batch, as in a siamese network, each of them has the sample. If one
+    # call gets several batches, several rows have its loss.
+    rest = [
+        one
+        for one in _joined(groups[1:])
+        if one.index != worst[0].index and (one.term is None or one.term != worst[0].term)
+    ]
     if len(rest) < 3:
         return None
     losses = sorted(one.loss or 0.0 for one in rest)
@@ -405,8 +427,12 @@ def _label(capsule: Capsule) -> Blame | None:
     predicted = worst[0].predicted_loss
     if predicted is not None and high <= predicted:
         return None  # the model predicts this label
+    sure = is_sure_of_another_class(worst[0], rest)
     unlike = (
-        (is_unusual_loss(high, usual, history) or _is_unusual_text(worst[0], usual, history))
+        (
+            is_unusual_loss(high, usual, history, sure=sure)
+            or (worst[0].token is not None and is_unusual_text(high, usual, history))
+        )
         and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)
         and high > _unlike(worst[0], rest, usual, history) * _largest_before(capsule)
     )
@@ -428,7 +454,8 @@ def _label(capsule: Capsule) -> Blame | None:
     )
     evidence = before if unlike else ", and the gradient is of usual size"
     parts = [
-        f"{_which(worst, capsule)}: its loss is {number(high)} (median {number(usual)}){evidence}.",
+        f"{_which([worst], capsule)}: its loss is {number(high)} "
+        f"(median {number(usual)}){evidence}.",
         *_worst_token(worst[0]),
         *([] if predicted is None else [f"With another label it would be {number(predicted)}."]),
         "Its input is of usual size: check its label.",
@@ -444,13 +471,16 @@ def _largest_before(capsule: Capsule) -> float:
     return max((one.sample_loss or 0.0 for one in capsule.signals[:-1]), default=0.0)
 
 
-def _is_unusual_text(sample: SpikeSample, middle: float, history: BatchHistory) -> bool:
-    """Return True if the mean loss of a sample's tokens is far above those of all samples before.
+def is_unusual_text(loss: float | None, middle: float | None, history: BatchHistory) -> bool:
+    """Return True if the mean loss of a text's tokens is far above those of all texts before.
 
-    ``middle`` is the median loss of the other samples.
+    Args:
+        loss: the mean loss.
+        middle: the median of the other texts'.
+        history: of the steps before.
     """
-    loss, high, medians = sample.loss, history.high_loss, history.high_median
-    if sample.token is None or loss is None or not history.usual_loss or high is None:
+    high, medians = history.high_loss, history.high_median
+    if loss is None or middle is None or not history.usual_loss or high is None:
         return False
     if history.loss_steps < KNOWN or medians is None or middle > _ALL * medians:
         return False
@@ -461,7 +491,7 @@ def _unlike(
     sample: SpikeSample, rest: Sequence[SpikeSample], middle: float, history: BatchHistory
 ) -> float:
     """Return the factor by which the loss of a sample must exceed the largest loss before."""
-    if _is_unusual_text(sample, middle, history):
+    if sample.token is not None and is_unusual_text(sample.loss, middle, history):
         return _TEXT
     if sample.predicted_loss is not None:
         return _UNLIKE if is_sure_of_another_class(sample, rest) else _FAR_UNLIKE
@@ -473,34 +503,49 @@ def _unlike(
 
 def is_sure_of_another_class(sample: SpikeSample, rest: Sequence[SpikeSample]) -> bool:
     """Return True if a classifier predicts another class than the label, as sure as usual."""
-    predicted = sample.predicted_loss
-    others = [one.predicted_loss for one in rest if one.predicted_loss is not None]
-    if predicted is None or sample.loss is None or not others:
+    return is_sure(sample.loss, sample.predicted_loss, [one.predicted_loss for one in rest])
+
+
+def is_sure(loss: float | None, predicted: float | None, others: Sequence[float | None]) -> bool:
+    """Return True if a classifier is sure of another class than a sample's label.
+
+    Args:
+        loss: the sample's loss.
+        predicted: its loss with the class that the model predicts; None if unknown.
+        others: the same of the other samples.
+    """
+    if predicted is None or loss is None or predicted > _SURE_LOSS or loss <= predicted:
         return False
-    return predicted < sample.loss and predicted <= _SURE * median(others)
+    known = [one for one in others if one is not None]
+    return bool(known) and predicted <= _SURE * median(known)
 
 
 # ---------------------------------------------------------------- the sentences
 
 
-def _which(group: _Group, capsule: Capsule) -> str:
-    """``sample 7 of 32 (index 91204) and its copy 9``."""
-    which = named(group[0], capsule.samples)
-    if len(group) > 1:
-        others = ", ".join(str(one.index) for one in group[1:4])
-        words = "its copy" if len(group) == 2 else f"its {len(group) - 1} copies"
-        which += f" and {words} {others}{', …' if group[4:] else ''}"
+def _which(groups: Sequence[_Group], capsule: Capsule) -> str:
+    """``sample 7 of 32 (index 91204) and its copy 9 and 2 more (3, 5)``.
+
+    A sample of several calls counts once.
+    """
+    first, *rest = groups
+    which = named(first[0], capsule.samples, [one[0] for one in rest])
+    if len(first) > 1:
+        copies = ", ".join(str(one.index) for one in first[1:4])
+        words = "its copy" if len(first) == 2 else f"its {len(first) - 1} copies"
+        which += f" and {words} {copies}{', …' if first[4:] else ''}"
+    others = list(dict.fromkeys(one[0].index for one in rest if one[0].index != first[0].index))
+    if others:
+        shown = ", ".join(map(str, others[:3]))
+        which += f" and {len(others)} more ({shown}{', …' if others[3:] else ''})"
     return which
 
 
 def _of_few(capsule: Capsule, few: Sequence[_Group]) -> str:
-    group, blamed_ones = few[0], _joined(few)
-    first, rest = group[0], [one for one in _known(capsule) if one not in blamed_ones]
+    blamed_ones = _joined(few)
+    first, rest = few[0][0], [one for one in _known(capsule) if one not in blamed_ones]
     held = sum(one.share or 0.0 for one in blamed_ones)
-    which = _which(group, capsule)
-    if len(few) > 1:
-        others = ", ".join(str(one[0].index) for one in few[1:4])
-        which += f" and {plural(len(few) - 1, 'more')} ({others}{', …' if few[4:] else ''})"
+    which = _which(few, capsule)
     usual = median(one.gradient_norm or 0.0 for one in rest)
     ratio = (first.gradient_norm or 0.0) / usual if usual else math.inf
     times = f"{number(ratio)} times the median sample's" if usual else "the others have none"
@@ -519,9 +564,7 @@ def _of_few(capsule: Capsule, few: Sequence[_Group]) -> str:
 
 def _of_odd(capsule: Capsule, odd: Sequence[tuple[_Group, str]]) -> str:
     group, difference = odd[0]
-    which = _which(group, capsule)
-    if len(odd) > 1:
-        which += f" and {plural(len(odd) - 1, 'more')}"
+    which = _which([one for one, _ in odd], capsule)
     parts = [f"{which}: {difference}."]
     share = sum(one.share or 0.0 for one in group)
     if group[0].share is not None:

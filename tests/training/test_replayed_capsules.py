@@ -260,6 +260,22 @@ def test_a_replay_that_cannot_be_says_why_and_changes_no_file(
     assert capsule_path(tmp_path / "one.db", 7).read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "model",
+    ["./none.py:Net", "../none.py:Net", "./net.py:Missing", "{_target_: ./none.py:Net}", "{"],
+)
+def test_an_error_of_the_model_names_the_option_as_typed(
+    tmp_path: Path, unsplit: Callable[..., list[SpikeSample]], model: str
+) -> None:
+    unsplit()
+    with pytest.raises(GradscopeError) as raised:
+        replayed_spike(tmp_path / "one.db", 7, model)
+    said = raised.value.render()
+    assert f"\n  --> --replay {model}\n" in f"{said}\n"
+    assert str(tmp_path) not in said
+    assert "argument" not in said
+
+
 def test_a_changed_file_is_named_if_the_gradient_is_another(
     tmp_path: Path, unsplit: Callable[..., list[SpikeSample]]
 ) -> None:

@@ -50,6 +50,7 @@ from gradscope.training.spikes.batch_figures import (
     copies,
     input_figures,
     lengths,
+    loss_figures,
     rows_of,
     twins,
 )
@@ -522,6 +523,51 @@ def test_a_label_that_the_model_predicts_is_not_wrong(predicted: float, cause: s
     assert found[0] == cause, found
 
 
+@pytest.mark.parametrize(
+    ("copy", "copies", "cause"), [(9, 1, "samples"), (9, 2, "undetermined"), (7, 1, "undetermined")]
+)
+def test_an_anchor_that_is_its_own_negative_is_named(copy: int, copies: int, cause: str) -> None:
+    """Of 12 rows, rows 1, 5 and 9 are in term 1 of the loss."""
+    rows = [replace(one, term=one.index % 4) for one in quiet().samples[:12]]
+    rows[copy] = replace(rows[copy], copy_of=1)
+    found, message = spike_cause(
+        replace(quiet(), samples=tuple(rows), history=replace(HISTORY, copies=copies))
+    )
+    assert found == cause
+    if cause == "samples":
+        assert message.startswith(
+            "sample 1 of 12 and its copy 9: one term of the loss compares them, and their inputs "
+            "are equal; in the 64 steps before, no two inputs were."
+        )
+
+
+def test_a_sample_of_two_calls_counts_once() -> None:
+    few = [
+        SpikeSample(n, call=call, nonfinite="input" if n == 5 else None)
+        for call in (0, 1)
+        for n in range(8)
+    ]
+    given = capsule_of([], kind="non-finite", norm=None)
+    start = "sample 5 of 8, in calls 0 and 1: its input has NaN or Inf"
+    assert spike_cause(replace(given, samples=tuple(few)))[1].startswith(start)
+    few[14] = replace(few[14], nonfinite="input")
+    start = "sample 5 of 8, in calls 0 and 1, and 1 more sample: its input has NaN or Inf"
+    assert spike_cause(replace(given, samples=tuple(few)))[1].startswith(start)
+    rows = [
+        SpikeSample(
+            n, call=call, gradient_norm=60.0 if n == 2 else 1.0, share=0.32 if n == 2 else 0.0
+        )
+        for call in (0, 1, 2)
+        for n in range(12)
+    ]
+    rows.sort(key=lambda one: -(one.share or 0.0))
+    start = "sample 2 of 12, in calls 0, 1 and 2: 96.0 % of the gradient"
+    assert spike_cause(capsule_of([], samples=tuple(rows)))[1].startswith(start)
+    rows[1] = replace(rows[1], index=7)
+    start = "sample 2 of 12, in calls 0 and 2 and 1 more (7): 96.0 % of the gradient"
+    assert spike_cause(capsule_of([], samples=tuple(rows)))[1].startswith(start)
+
+
 def test_copies_count_as_one_sample() -> None:
     rows = [SpikeSample(n, gradient_norm=1.0, share=0.005) for n in range(8)]
     for n in (2, 5):
@@ -749,23 +795,70 @@ def test_a_loss_that_came_before_is_no_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "cause"),
-    [(0.3, "labels"), (0.4, "undetermined"), (None, "undetermined")],
+    ("predicted", "others", "loss", "cause"),
+    [
+        (0.09, 0.03, 7.0, "labels"),
+        (0.1, 0.03, 7.0, "undetermined"),  # less sure than usual
+        (0.11, 0.1, 7.0, "undetermined"),  # p = 0.896
+        (None, 0.03, 7.0, "undetermined"),
+        (0.09, 0.03, 6.1, "labels"),
+        (0.09, 0.03, 5.9, "undetermined"),
+    ],
 )
 def test_a_model_sure_of_another_class_makes_a_smaller_loss_unusual(
-    predicted: float | None, cause: str
+    predicted: float | None, others: float, loss: float, cause: str
 ) -> None:
-    """The loss is 2.3 times the largest before; the other samples' predictions have 0.1."""
-    given = quiet(loss=7.0)
-    rows = [replace(one, predicted_loss=0.1) for one in given.samples]
+    """The largest loss before is 3, in these 32 steps, too."""
+    given = quiet(loss=loss)
+    rows = [replace(one, predicted_loss=others) for one in given.samples]
     rows[-1] = replace(rows[-1], predicted_loss=predicted)
     steps = [replace(one, sample_loss=3.0 if one.step == 20 else 0.5) for one in RATE]
-    found, message = spike_cause(replace(given, samples=tuple(rows), signals=tuple(steps)))
+    history = replace(HISTORY, high_loss=3.0, spread_loss=0.5)
+    found, message = spike_cause(
+        replace(given, samples=tuple(rows), signals=tuple(steps), history=history)
+    )
     assert found == cause, message
-    assert ("With another label it would be 0.3000" in message) == (cause == "labels")
+    assert ("With another label it would be 0.09000" in message) == (cause == "labels")
 
 
-@pytest.mark.parametrize(("predicted", "sure"), [(0.3, True), (0.4, False), (3.0, False)])
+@pytest.mark.parametrize(
+    ("losses", "predicted", "expected"),
+    [
+        ([0.03, 7.0, 0.03, 0.03], [0.03, 0.09, 0.03, 0.03], (7.0, 0.03, True)),
+        ([0.03, 7.0, 0.03, 0.03], [0.03, 0.1, 0.03, 0.03], (7.0, 0.03, False)),
+        ([0.03, 7.0, 0.03, 0.03], [None] * 4, (7.0, 0.03, False)),
+        ([0.03, 0.04, 0.03, 0.03], [0.03, 0.04, 0.03, 0.03], (0.04, 0.03, False)),
+        ([float("nan"), 7.0], [0.03, 0.09], (None, None, False)),
+        ([], [], (None, None, False)),
+    ],
+)
+def test_the_figures_say_if_a_classifier_is_sure_of_another_class(
+    losses: list[float], predicted: list[float | None], expected: tuple[object, ...]
+) -> None:
+    assert loss_figures(losses, predicted) == expected
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind"),
+    [
+        (BatchFigures(sample_loss=2.3, median_loss=0.1), ""),
+        (BatchFigures(sample_loss=2.3, median_loss=0.1, sure=True), "sample"),
+        (BatchFigures(sample_loss=1.9, median_loss=0.1, sure=True), ""),
+        (BatchFigures(sample_loss=2.3, median_loss=0.1, texts=True), "sample"),
+        (BatchFigures(sample_loss=1.9, median_loss=0.1, texts=True), ""),
+    ],
+)
+def test_steps_with_a_wrong_label_or_an_odd_text_are_kept(figures: BatchFigures, kind: str) -> None:
+    """1.9 is below twice the largest loss before, and less than seven deviations above."""
+    before = StepsBefore()
+    for step in range(40):
+        before.batches.add(
+            BatchFigures(sample_loss=1.0 - 0.001 * (step % 2), median_loss=0.1, copies=1)
+        )
+    assert before.unusual_batch(figures) == kind
+
+
+@pytest.mark.parametrize(("predicted", "sure"), [(0.09, True), (0.11, False), (3.0, False)])
 def test_a_label_that_may_be_wrong_is_said_though_it_is_not_blamed(
     predicted: float, sure: bool
 ) -> None:
@@ -782,7 +875,7 @@ def test_a_label_that_may_be_wrong_is_said_though_it_is_not_blamed(
     [
         (3.5, 2.0, 0.13, "labels"),
         (3.5, 2.4, 0.13, "undetermined"),
-        (3.5, 2.0, 0.15, "undetermined"),
+        (3.5, 2.0, 0.19, "undetermined"),
         (2.9, 2.0, 0.1, "undetermined"),
     ],
 )
@@ -915,6 +1008,42 @@ def test_equal_inputs_of_a_batch_and_of_two_calls_are_counted() -> None:
     found = input_figures(calls)  # type: ignore[arg-type]
     assert (found.copies, found.count, found.twins) == (3, 6, 1)
     assert twins(calls[1], 6, calls[:1]) == [None] * 4 + [0, None]  # type: ignore[arg-type]
+
+
+def test_equal_inputs_in_one_term_of_the_loss_are_counted() -> None:
+    torch.manual_seed(0)
+    given = torch.randn(12, 5)  # four terms of three rows
+    given[9] = given[1]
+    calls = [SimpleNamespace(args=(given,), kwargs={})]
+    assert input_figures(calls, [3]).twins == 1  # type: ignore[arg-type]
+    assert input_figures(calls).twins == 0  # type: ignore[arg-type]
+    given[9], given[6] = given[11], given[8]
+    assert input_figures(calls, [3]).twins == 2  # rows 6 and 8, rows 9 and 11
+    given[6], given[9] = torch.randn(5), torch.randn(5)
+    given[2] = given[11]  # of terms 2 and 3, or of terms 0 and 3
+    assert input_figures(calls, [3]).twins == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by_batch", [True, False])
+@pytest.mark.parametrize("margin", [0.5, 100.0])
+def test_the_rows_of_a_triplet_have_its_term(by_batch: bool, margin: float) -> None:
+    """Of one call on anchors, positives and negatives. If no term is 0, the order is not known."""
+    torch.manual_seed(0)
+    rows = torch.randn(12, 3, dtype=torch.float64, requires_grad=True)
+    a, p, n = rows.chunk(3) if by_batch else rows.reshape(4, 3, 3).unbind(1)
+    each = F.relu((a - p).square().sum(1) - (a - n).square().sum(1) + margin)
+    known = row_losses([each.mean()])
+    assert known is not None
+    assert known.rows_each(12) == 3
+    (sent,) = torch.autograd.grad(each.mean(), rows)
+    terms = known.terms_of_rows(12, (sent != 0).any(1))
+    if margin == 100.0:
+        assert terms is None
+        return
+    assert 0 < int((each > 0).sum()) < 4
+    assert terms == ([0, 1, 2, 3] * 3 if by_batch else [n // 3 for n in range(12)])
+    assert known.of_samples(4) == pytest.approx(each.tolist(), rel=1e-12)
+    assert [known.rows_each(count) for count in (0, 4, 6, 8, 16, 20)] == [1, 1, 1, 2, 4, 1]
 
 
 def test_texts_with_the_same_tokens_in_another_order_are_no_copies() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ import torch
 from gradscope.capture.calls import call_tensors
 from gradscope.nesting import find
 from gradscope.records.spike import BatchHistory
-from gradscope.rules import Window
+from gradscope.rules import Window, is_sure
 from gradscope.training.replicas import batch_size
 
 #: Number of steps to compare with: losses of single samples fall while a model learns.
@@ -46,9 +46,11 @@ class BatchFigures:
         copies: the largest number of samples with equal inputs.
         count: the number of samples of the call.
         twins: the number of samples with equal inputs in two calls, such as an anchor and its
-            negative.
+            negative, or in two rows of one term of the loss.
         sample_loss: the largest loss of a sample.
         median_loss: the median of the samples' losses.
+        sure: a classifier is sure of another class than the label of the sample with that loss.
+        texts: the losses are means over tokens.
     """
 
     input_max: float | None = None
@@ -59,6 +61,8 @@ class BatchFigures:
     twins: int | None = None
     sample_loss: float | None = None
     median_loss: float | None = None
+    sure: bool = False
+    texts: bool = False
     constants: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -204,13 +208,18 @@ def _sums(rows: torch.Tensor) -> list[float]:
     return found
 
 
-def input_figures(calls: Iterable[Given]) -> BatchFigures:
-    """Return the figures of the calls' inputs."""
+def input_figures(calls: Sequence[Given], rows_each: Sequence[int] = ()) -> BatchFigures:
+    """Return the figures of the calls' inputs.
+
+    Args:
+        calls: the calls of a step.
+        rows_each: for each call, the number of rows that a term of the loss compares; () for 1.
+    """
     largest: list[float] = []
     constant, length, copied, of, twins, any_rows = 0, None, 0, 0, 0, False
     constants: dict[str, int] = {}
     earlier: list[list[tuple[float, ...]]] = []
-    for call in calls:
+    for call, each in zip(calls, rows_each or [1] * len(calls), strict=True):
         count = batch_size(call.args, call.kwargs)
         if not count:
             continue
@@ -222,6 +231,7 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
         if earlier:
             known = enumerate(traits)
             twins += sum(any(one and one == old[n] for old in earlier) for n, one in known)
+        twins += _in_one_term(traits, each)
         earlier.append(traits)
         same = Counter(filter(None, traits))
         copied, of = max([(copied, of), *((many, count) for many in same.values())])
@@ -237,11 +247,34 @@ def input_figures(calls: Iterable[Given]) -> BatchFigures:
     return replace(figures, constants=constants)
 
 
-def loss_figures(losses: Sequence[float]) -> tuple[float | None, float | None]:
-    """Return the largest and the median loss of a step's samples; None if one is not finite."""
+def _in_one_term(traits: Sequence[tuple[float, ...]], each: int) -> int:
+    """Return the number of rows with equal inputs to an earlier row that may be in the same term of
+    the loss: each term has ``each`` rows, side by side or one of each batch.
+    """
+    if each == 1:
+        return 0
+    terms, found = len(traits) // each, 0
+    places: dict[tuple[float, ...], list[int]] = {}
+    for n, trait in enumerate(traits):
+        known = places.setdefault(trait, []) if trait else []
+        found += any(n % terms == m % terms or n // each == m // each for m in known)
+        known.append(n)
+    return found
+
+
+def loss_figures(
+    losses: Sequence[float], predicted: Sequence[float | None]
+) -> tuple[float | None, float | None, bool]:
+    """Return the largest and the median loss of a step's samples, None if one is not finite; and
+    True if a classifier is sure of another class than the label of the sample with the largest.
+
+    ``predicted`` has the loss of each sample with the class that the model predicts, if known.
+    """
     if not losses or not all(map(math.isfinite, losses)):
-        return None, None
-    return max(losses), median(losses)
+        return None, None, False
+    worst = losses.index(max(losses))
+    others = [*predicted[:worst], *predicted[worst + 1 :]]
+    return losses[worst], median(losses), is_sure(losses[worst], predicted[worst], others)
 
 
 def copies(call: Given, count: int) -> list[int | None]:

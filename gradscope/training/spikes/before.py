@@ -21,6 +21,7 @@ from gradscope.rules import (
     is_unusual_input,
     is_unusual_length,
     is_unusual_loss,
+    is_unusual_text,
 )
 from gradscope.rules.gs601_loss_spike import stands_out as loss_stands_out
 from gradscope.rules.gs602_gradient_spike import stands_out as gradient_stands_out
@@ -131,7 +132,11 @@ class StepsBefore:
             or (figures.twins and history.twins == 0 and history.steps >= _KNOWN)
         ):
             return "input"
-        unusual = is_unusual_loss(figures.sample_loss, figures.median_loss, history)
+        unusual = is_unusual_loss(
+            figures.sample_loss, figures.median_loss, history, sure=figures.sure
+        )
+        if figures.texts:
+            unusual |= is_unusual_text(figures.sample_loss, figures.median_loss, history)
         return "sample" if unusual else ""
 
     def probe(self, known: ObservedOptimizer) -> bool:

@@ -23,7 +23,7 @@ from gradscope.training.models import Models
 from gradscope.training.nan_detector.recorded_calls import RecordedCall
 from gradscope.training.replicas import batch_size
 from gradscope.training.sample_schedule import Schedule
-from gradscope.training.spikes.batch_figures import copies, lengths, rows_of, twins
+from gradscope.training.spikes.batch_figures import copies, has_rows, lengths, rows_of, twins
 from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.call_states import sources_of, state_of_call
 from gradscope.training.spikes.earlier_batches import EarlierBatches
@@ -133,7 +133,7 @@ class CapsuleContents:
             found = self._samples(place, call, batches[place], capsule, scale, notes)
             if found is not None:
                 length = tokens_each(call, len(found.samples))
-                found = self._with_losses(found, place, len(calls), batches[place], length, notes)
+                found = self._with_losses(found, place, calls, batches[place], length, notes)
                 known = not call.overwritten
                 earlier = [one for one in calls[:place] if not one.overwritten]
                 tables.append(_with_inputs(found, call, earlier) if known else found)
@@ -306,7 +306,7 @@ class CapsuleContents:
         self,
         found: CallSamples,
         place: int,
-        calls: int,
+        calls: Sequence[RecordedCall],
         indices: list[int] | None,
         length: int | None,
         notes: list[str],
@@ -316,12 +316,18 @@ class CapsuleContents:
         ``length`` is the number of tokens in each sample; None if the inputs are no tokens.
         """
         count = len(found.samples)
-        rows = self._losses[place] if len(self._losses) == calls else None
+        rows = self._losses[place] if len(self._losses) == len(calls) else None
         if len(self._losses) == 1:
             rows = self._losses[0]
-        losses = None if rows is None else rows.of_samples(count)
+        terms = None if rows is None else _terms(calls[place], rows, count)
+        of = count if terms is None else max(terms) + 1
+        losses = None if rows is None else rows.of_samples(of)
         tokens = [None] * count if rows is None or not length else rows.tokens(count, length)
         predicted = [None] * count if rows is None else rows.predictions(count)
+        if terms is not None:
+            losses = None if losses is None else [losses[n] for n in terms]
+            if indices is not None and len(indices) == of:
+                indices = [indices[n] for n in terms]
         if losses is None:
             notes.append("losses of samples are not known")
         named = indices if indices is not None and len(indices) == count else None
@@ -334,6 +340,7 @@ class CapsuleContents:
                 dataset_index=None if named is None else named[n],
                 token=tokens[n],
                 predicted_loss=finite_or_none(predicted[n]),
+                term=None if terms is None else terms[n],
             )
             for n, one in enumerate(found.samples)
         ]
@@ -397,6 +404,16 @@ def _fits(module: nn.Module) -> bool:
         if 2 * (torch.cuda.max_memory_allocated(device) - now) + 3 * weights > free:
             return False
     return True
+
+
+def _terms(call: RecordedCall, rows: RowLosses, count: int) -> list[int] | None:
+    """Return the term of the loss of each row of a call with several rows for each term, by the
+    rows of its output that got a gradient; None for other calls, or if unknown.
+    """
+    sent = next((one for one in arrived(call) if has_rows(one, count)), None)
+    if sent is None:
+        return None
+    return rows.terms_of_rows(count, (sent.detach().reshape(count, -1) != 0).any(1).cpu())
 
 
 def _with_inputs(

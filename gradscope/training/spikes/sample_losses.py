@@ -19,6 +19,8 @@ _SCALAR = frozenset({"AddBackward", "SubBackward", "MulBackward", "DivBackward",
 _REDUCTIONS = frozenset({"MeanBackward", "SumBackward"})
 #: Number of operations to visit.
 _MOST = 16
+#: The largest number of rows that a term of a loss compares: three in a triplet.
+_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,36 @@ class RowLosses:
         means: list[float] = (sums / counts.sum(1).clamp_min(1)).tolist()
         return means
 
+    def rows_each(self, count: int) -> int:
+        """Return the number of rows of a call that each term compares, as of a triplet loss after
+        one call on anchors, positives and negatives; 1 for other losses.
+
+        ``count`` is the number of rows.
+        """
+        terms = self.values.numel()
+        rows = count // terms if terms > 1 and count % terms == 0 else 1
+        return rows if 1 < rows <= _ROWS else 1
+
+    def terms_of_rows(self, count: int, gets_gradient: torch.Tensor) -> list[int] | None:
+        """Return the term of each row of a call with several rows for each term; None if unknown.
+
+        The rows are batch after batch, or those of a term are side by side. A term of 0, as of a
+        hinge, sends no gradient to its rows: only one of both orders fits.
+
+        Args:
+            count: the number of rows.
+            gets_gradient: True for the rows with a gradient, [count].
+        """
+        terms, rows = self.values.numel(), self.rows_each(count)
+        if rows == 1:
+            return None
+        sends = self.values.cpu() != 0
+        by_batch = torch.equal(gets_gradient.reshape(rows, terms).any(0), sends)
+        by_term = torch.equal(gets_gradient.reshape(terms, rows).any(1), sends)
+        if by_batch == by_term:
+            return None
+        return [n % terms if by_batch else n // rows for n in range(count)]
+
     def predictions(self, count: int) -> list[float | None]:
         """Return the loss of each sample with the class that the model predicts; None for each if
         samples have several terms, or no class.
@@ -61,6 +93,13 @@ class RowLosses:
         values = torch.tensor(found, dtype=torch.float64, device="cpu")
         return RowLosses(values, torch.ones_like(values, dtype=torch.bool), None)
 
+    def are_tokens(self, count: int, length: int) -> bool:
+        """Return True if the terms are those of tokens; see ``tokens``."""
+        target = self.target
+        if target is None or target.is_floating_point() or target.numel() != self.values.numel():
+            return False
+        return self.values.numel() in (count * length, count * (length - 1))
+
     def tokens(self, count: int, length: int) -> list[SpikeToken | None]:
         """Return the token with the largest loss of each sample; None for each if the terms are no
         tokens.
@@ -70,16 +109,13 @@ class RowLosses:
             length: the number of tokens of each sample in the input; a target may lack the first
                 one.
         """
-        none: list[SpikeToken | None] = [None] * count
-        target = self.target
-        if target is None or target.is_floating_point() or target.numel() != self.values.numel():
-            return none
-        if self.values.numel() not in (count * length, count * (length - 1)):
-            return none
+        if not self.are_tokens(count, length):
+            return [None] * count
+        assert self.target is not None
         found = zip(
             self.values.reshape(count, -1).double(),
             self.counts.reshape(count, -1),
-            target.reshape(count, -1),
+            self.target.reshape(count, -1),
             strict=True,
         )
         return [_worst_token(*one) for one in found]

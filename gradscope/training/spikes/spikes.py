@@ -311,13 +311,28 @@ class Spikes:
         with self._allowance.counted():
             calls = [one for one in self._detector.calls if one.returned and not one.overwritten]
             counts = [batch_size(one.args, one.kwargs) or 0 for one in calls]
-            found = input_figures(calls)
             losses: list[float] = []
+            predicted: list[float | None] = []
+            rows_each = [1] * len(calls)
             for n, rows in enumerate(self._losses):
-                count = counts[n] if len(counts) == len(self._losses) else max(counts, default=0)
-                losses += (rows.of_samples(count) or []) if rows is not None else []
-            largest, middle = loss_figures(losses)
-            return replace(found, sample_loss=largest, median_loss=middle)
+                if rows is None:
+                    continue
+                own = len(counts) == len(self._losses)
+                count = counts[n] if own else max(counts, default=0)
+                each = rows.rows_each(count)
+                known = rows.of_samples(count // each) or []
+                losses += known
+                predicted += rows.predictions(len(known))
+                if own:
+                    rows_each[n] = each
+            found = input_figures(calls, rows_each)
+            largest, middle, sure = loss_figures(losses, predicted)
+            length = found.length
+            texts = length is not None and any(
+                rows is not None and rows.are_tokens(count, length)
+                for rows, count in zip(self._losses, counts, strict=False)
+            )
+            return replace(found, sample_loss=largest, median_loss=middle, sure=sure, texts=texts)
 
     def _spike(
         self, step: int, before: StepsBefore, current: CurrentStep, figures: BatchFigures
