@@ -28,10 +28,12 @@ from types import ModuleType
 from typing import NoReturn, TextIO
 from unittest import mock
 
-#: What the server imports: the libraries, and of gradscope what a training under it needs.
+#: What the server imports: the libraries, and of gradscope what most commands need.
 _IMPORTED = [
-    *("numpy", "PIL.Image", "pydantic", "rich.table", "torch", "torchvision", "typer"),
-    *("gradscope.cli", "gradscope.commands.run", "gradscope.rules"),
+    *("numpy", "numpy.typing", "PIL.Image", "pydantic", "pydantic.type_adapter", "rich.table"),
+    *("torch", "torchvision", "typer", "typer._adapters", "yaml"),
+    *("gradscope.cli", "gradscope.commands.run", "gradscope.commands.inspect"),
+    *("gradscope.api.graphing", "gradscope.api.inspecting", "gradscope.api.opened"),
     *("gradscope.training.observer", "gradscope.training.traced_steps"),
     "frozen",
 ]
