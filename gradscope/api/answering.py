@@ -78,7 +78,7 @@ def explained(
     Args:
         step: the sampled step, to run again; its weights may change.
         parameters: their records in that step; frozen and healthy ones are skipped.
-        states: which of ``missing``, ``zero`` and ``non-finite`` to explain.
+        states: those of ``missing``, ``zero`` and ``non-finite`` to explain.
         origins: the origins of NaN and Inf.
     """
     names: dict[str, list[str]] = {MISSING: [], ZERO: [], NON_FINITE: []}

@@ -71,7 +71,7 @@ class Experiment:
     """An experiment that is ready to run.
 
     Attributes:
-        interruption: what ended it early: Ctrl-C, or a signal.
+        interruption: the reason for an early end: Ctrl-C, or a signal.
         scratch: the parts of the copy of the working folder.
 
     Raises:

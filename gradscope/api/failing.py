@@ -52,7 +52,7 @@ def explained_failure(
         workload: the workload of the run.
         stopped: the observer that stopped it.
         seconds: the duration of the run until then.
-        from_loss: whether backward starts from the loss.
+        from_loss: True if backward starts from the loss.
     """
     failure, phase = stopped.failure, stopped.phase
     if failure is None:

@@ -195,8 +195,8 @@ def features(
         images: files, patterns, folders with their subfolders, or a tensor [N, C, H, W] that the
             model takes unchanged. A live module takes a tensor only.
         layer: the layer to read, at its last call; None: the input of the last linear layer.
-        pool: how to reduce the places of a map or the steps of a sequence: ``mean``, ``max``, or
-            ``none``, which keeps them all.
+        pool: the reduction over the places of a map or the steps of a sequence: ``mean``, ``max``,
+            or ``none``, which keeps them all.
         cache: a ``.safetensors`` file with features of earlier calls; created if it does not exist.
         mode: "eval" or "train"; None: as in the config, else "eval".
         device, dtype: the device and dtype of a config's model; a live module stays.

@@ -166,7 +166,7 @@ def run_page(run: RunFile, ended: TrainingRun | None = None) -> str:
 
     Args:
         run: its file.
-        ended: how it ended, if the file does not have it yet.
+        ended: its end, if the file does not have it yet.
 
     Raises:
         ConfigError: the file is damaged.

@@ -202,7 +202,7 @@ def _asked_run(models: list[str], *, of_runs: bool, of_models: bool) -> ChosenRu
 
     Args:
         models: the words that name a run or a model.
-        of_runs, of_models: whether options or keys were given that only runs, or only models, take.
+        of_runs, of_models: True if options or keys were given that only runs, or only models, take.
     """
     if models:
         path = None if models[0] == "demo" else run_named(Path(models[0]))

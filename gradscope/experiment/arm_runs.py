@@ -46,7 +46,7 @@ class ArmRun:
         history: the record of its run; None without a run.
         notes: the notes from its process.
         fault: the reason why it has no loss; None if it has one.
-        advice: how to give it one; None if unknown.
+        advice: the way to give it one; None if unknown.
         seconds: its duration.
     """
 
@@ -65,7 +65,7 @@ class ArmRuns:
     Attributes:
         script: the script.
         steps, seconds: the limits of an arm.
-        jobs: how many arms run at a time.
+        jobs: the number of arms that run at a time.
         scratch: the contents of the copy of the working folder.
         read: reads a run's history from its file.
         unlearned: returns True if these arms show that the script gains nothing from its inputs;

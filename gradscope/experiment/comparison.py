@@ -187,13 +187,13 @@ class Arms:
     Attributes:
         curves: by the arm's name; *as it is* is among them.
         floor: the lowest loss that the first batch can have; None: not known.
-        repeats: how many times the steps use a sample, on average.
+        repeats: the number of times that the steps use a sample, on average.
         is_paired: True if *mismatched* gives a sample the same wrong inputs each time.
         relation: dependence of the targets on the inputs; None: not known.
         rate_left: the last learning rate of *as it is*, as a share of its largest.
         is_faulty: True if a rule of ``gradscope run`` reports an error in *one batch*.
-        moved: how far the steps of *one batch* can move the median weight, as a share of its norm;
-            None if it is far enough for a verdict on the model.
+        moved: the distance by which the steps of *one batch* can move the median weight, as a share
+            of its norm; None if it is far enough for a verdict on the model.
         is_open: True if a loss function of PyTorch makes the loss, or a part of it, and the lowest
             value is not known, as for a VAE.
         is_constant: True if the model gets the same input for every sample.

@@ -112,7 +112,7 @@ def resolve_autocast(text: str | None, place: Place | None = None) -> torch.dtyp
         raise ConfigError(
             f"autocast to `{text}` does nothing",
             place=place,
-            help="take bfloat16 or float16; the parameters' own dtype is `dtype`",
+            help="take bfloat16 or float16; the key `dtype` sets the dtype of the parameters",
         )
     return dtype
 

@@ -212,9 +212,9 @@ class Wall:
         name: the object, as the config names it.
         place: its place in the config.
         package: the package of its code, for ``--allow``.
-        downloads: whether the config asks for weights or for a model of the hub; then connections
+        downloads: True if the config asks for weights or for a model of the hub; then connections
             are allowed, and writes to the libraries' caches.
-        owns: whether a file is the user's own, and may be imported.
+        owns: returns True for a file of the user's own, which may be imported.
 
     Raises:
         ConfigError: at the latest when it ends; names the refused action.

@@ -247,14 +247,14 @@ class LoopModel:
         held: the number of these that an optimizer holds.
         parameters: the number of its parameters.
         replaced: the names of modules that were replaced after the first optimizer was made,
-            with the lines.
+            with the lines; "" is the model itself.
         twins: the numbers of models of the same class and shapes, alive or not.
         made: the line of the script that made it, if known.
         kept_in: the plain list, tuple or dict of another model that contains it: "net.blocks
             (list)"; ``kept_at`` is the line that sets that.
         plain_tensors: tensors in plain attributes that get gradients.
-        undone: how often ``load_state_dict`` restored weights of an earlier step; ``undone_at``
-            is the line.
+        undone: the number of times that ``load_state_dict`` restored weights of an earlier step;
+            ``undone_at`` is the line.
         eval_at: the line of the script that puts it into eval mode, if there is one.
         unchanged: True if it was called only without gradients, and its weights have not
             changed since it was found.

@@ -98,7 +98,7 @@ class LoopFact:
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index
               of the best action
         name, model: of a module and of its model; "" without one.
-        count: how often.
+        count: the number of times.
         words, figures, shapes: as above.
         location: ``file:line``, if known.
     """
@@ -313,7 +313,7 @@ class LoopWeights:
     Attributes:
         model: its number in the run.
         optimizer: the optimizer's name.
-        samples: how many there were.
+        samples: the number of samples.
         first, last: the norm of all of these weights, in the first and in the last sample.
         ratio: the median update ratio over the weights, averaged over the samples.
         decay: the median share of weight decay over the weights, the smallest over the second
@@ -502,8 +502,8 @@ class LoopTokens:
         lengths: the largest number of different lengths, without padding, in a batch.
         end: the token that ends the sequences of ``unended``.
         location: ``file:line`` of the loss, if known.
-        inside: whether the call of a model computes the loss.
-        called_at: where the model is called.
+        inside: True if the call of a model computes the loss.
+        called_at: the line that calls the model.
         made_at: the line of the script that assigns the targets, if its text shows that.
         mixed_at: the line of the first attention operation, if a replay found it.
     """

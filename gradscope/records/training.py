@@ -148,7 +148,7 @@ class TrainingStep:
         step: its number in the run.
         optimizer: the name of its variable, else its class; "" in a script that has none.
         optimizer_step: its number among the steps of that optimizer.
-        time: when it ended.
+        time: the time of its end.
         seconds: since the step before it ended.
         losses: the loss of each backward since the step before, without the loss scale, and
             divided as a pipeline divides gradients; None if a loss is NaN or Inf or not a

@@ -113,7 +113,7 @@ class Document:
         versions: the versions of the libraries.
         title: the page's title, if it is not the first fact.
         heading: the heading in Markdown, if it is not the title.
-        end: how the run ended.
+        end: the end of the run.
     """
 
     kind: str

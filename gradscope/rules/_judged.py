@@ -32,9 +32,9 @@ class Seen:
 
     Attributes:
         settings: the active rules.
-        ranks: whether the files of several processes are read together.
-        cut: whether gradscope ended the script before its end.
-        probed: whether the calls of compiled models are recorded.
+        ranks: True if the files of several processes are read together.
+        cut: True if gradscope ended the script before its end.
+        probed: True if the calls of compiled models are recorded.
     """
 
     settings: RuleSettings

@@ -94,7 +94,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     yield RULE.finding(
         history.now.optimizer,
         f"the loss of step {history.now.step} is {number(loss)}, after a median of "
-        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.usual)} in the steps before, where nearly all losses were at most "
         f"{number(before.high)}.",
         value=found[0],
         threshold=found[1],

@@ -108,7 +108,7 @@ def find_over_steps(history: StepHistory, limits: Limits) -> Findings:
     yield RULE.finding(
         history.now.optimizer,
         f"the gradient's norm in step {history.now.step} is {number(norm)}, after a median of "
-        f"{number(before.usual)} in the steps before, nearly all of them up to "
+        f"{number(before.usual)} in the steps before, where nearly all norms were at most "
         f"{number(before.high)}.{largest}",
         value=ratio,
         limit=limits.of("ratio"),

@@ -118,7 +118,7 @@ def _set_later(loop: LoopRecord) -> list[tuple[str, str | None]]:
     """Return the modules that were set after the optimizer was made, with their lines."""
     several = len(loop.models) > 1
     return [
-        (f"{model.name}.{name}" if several else name, line)
+        (f"{model.name}.{name}".rstrip(".") if several or not name else name, line)
         for model in loop.models
         for name, line in model.replaced
     ]

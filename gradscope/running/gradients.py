@@ -140,7 +140,7 @@ def observe_gradients(workload: Workload, modules: Collection[str]) -> GradientO
     """Run the steps. An exception, of the user's code or Ctrl-C, is found in ``failure``.
 
     Args:
-        workload: what to run.
+        workload: the workload.
         modules: names of modules whose calls are recorded too.
     """
     observer = GradientObserver(modules=frozenset(modules))

@@ -51,7 +51,7 @@ class Observation(Observer):
     """Record of a run's steps, complete or not.
 
     Attributes:
-        verify: whether to prove that observing is harmless.
+        verify: True to prove that observing is harmless.
         selected: the modules whose calls are recorded; ``chained`` are those with autograd chains.
         all_parameters: the parameters of the full model; ``parameters`` has those of the selected
             modules.
@@ -256,7 +256,7 @@ def observe(
     records up to then are there all the same.
 
     Args:
-        workload: what to run.
+        workload: the workload.
         layers: patterns of the modules to record.
         chain: patterns of the modules whose outputs' autograd chains are kept.
         verify: also run two plain steps, and compare their gradients with the recorded one's.

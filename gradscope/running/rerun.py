@@ -207,8 +207,8 @@ class PlainCall:
 
     Attributes:
         parent: the call around it; None for the outermost.
-        leaf: whether no other call runs inside.
-        writes: whether it writes to its input.
+        leaf: True if no other call runs inside.
+        writes: True if it writes to its input.
         shapes: the shapes of the tensors that it returned.
     """
 

@@ -165,7 +165,7 @@ class GraphTrace(Observer):
     Attributes:
         output: the root of the graph, with its call and its place once known; None is
             the loss.
-        lines: whether the stack of each operation is kept, which gives the user's line.
+        lines: True if the stack of each operation is kept, which gives the user's line.
         locate: the user's line in a stack of formatted frames.
         unreached: leaves in the graph without a gradient.
     """

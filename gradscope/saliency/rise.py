@@ -31,7 +31,7 @@ def attribute(subject: Subject, *, n_samples: int = 4000, grid: int = 7, p: floa
     Args:
         n_samples: N, the number of masks.
         grid: cells a side.
-        p: how likely a cell is to be visible.
+        p: the probability that a cell is visible.
 
     Raises:
         OptionError: no masks, a grid finer than the picture, or a p outside (0, 1].

@@ -55,7 +55,7 @@ class ProbeShift:
         moved: the loss with probes minus the loss without them; None if unknown.
 
     Args:
-        checked: whether a NaN detector records the calls.
+        checked: True if a NaN detector records the calls.
     """
 
     def __init__(self, *, checked: bool) -> None:
@@ -206,7 +206,7 @@ class CompiledCalls:
     Args:
         layers: patterns of the modules to probe.
         guard: makes functions of the probes that never raise.
-        checked: whether every step is checked for NaN and Inf.
+        checked: True if every step is checked for NaN and Inf.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ class CompiledCalls:
             origins: the origins that a replay found, or a record without one.
             models: the run's models, with their names.
             where: "loss" for a loss with NaN or Inf; "gradients" if only they have it.
-            replayed: whether all calls of the step were replayed, eagerly.
+            replayed: True if all calls of the step were replayed, eagerly.
         """
         if any((origin.op or origin.name) and origin.op not in _OPAQUE for origin in origins):
             return origins

@@ -28,7 +28,7 @@ class NoCollectives(TorchDispatchMode):
     """A mode in which operations raise ``NeedsOtherRanks`` instead of communicating.
 
     Attributes:
-        refused: whether an operation raised.
+        refused: True if an operation raised.
     """
 
     supports_higher_order_operators = True

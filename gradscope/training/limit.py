@@ -121,9 +121,9 @@ class Trial:
         every: every Nth step is sampled; None: chosen from the number of steps.
         output: a descriptor for the script's output; None: nowhere.
         options: further options of ``gradscope run``.
-        folder: where the script runs; None: here.
+        folder: the script's working folder; None: this process's.
         environment: additional environment variables.
-        reads: whether it reads this process's standard input; else its input is empty.
+        reads: True if it reads this process's standard input; else its input is empty.
         ended: called a few times a second; returns True if the script must end at once.
     """
 
@@ -168,7 +168,7 @@ class Tried:
         run: the file, if there is one; it is gone when the trial ends.
         code: the exit code of the process; below 0, the signal that ended it.
         errors: the end of its standard error, if that was not shown.
-        overdue: whether it was killed because it did not end in its time.
+        overdue: True if it was killed because it did not end in its time.
         interruption: the interruption that ended the trial before the script.
     """
 

@@ -70,12 +70,13 @@ class MetricsSchedule:
     The records get at most a quarter, the updates another; the gradients get the rest.
 
     Attributes:
-        records: how often an unremarkable step is recorded.
-        readings: how often all gradients are read; only in recorded steps.
-        checked: whether every step is checked for NaN and Inf.
-        updates: how often the update is read from the optimizer's state; only in recorded steps.
-        reads: whether all gradients are read in the current step.
-        reads_update: whether the update is read in the current step.
+        records: the frequency of the records of unremarkable steps.
+        readings: the frequency of the readings of all gradients; only in recorded steps.
+        checked: True if every step is checked for NaN and Inf.
+        updates: the frequency of the readings of the update from the optimizer's state; only in
+            recorded steps.
+        reads: True if all gradients are read in the current step.
+        reads_update: True if the update is read in the current step.
         unrecorded: makes the record of the last step, if it was not recorded.
     """
 

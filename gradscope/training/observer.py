@@ -63,14 +63,14 @@ class Observer:
         layers: patterns of the modules whose calls are recorded.
         probes: the parts of a transformer that are recorded.
         deep: the first and the last step that are traced operation by operation.
-        nan_detector: whether the origin of a NaN or Inf is found in the step that produced it.
-        stop_on_nan: whether the script ends at the first NaN or Inf.
+        nan_detector: True if the origin of a NaN or Inf is found in the step that produced it.
+        stop_on_nan: True if the script ends at the first NaN or Inf.
         limit: the steps or seconds after which the script is ended; None: no limit.
         processes: the number of processes that train together.
         leaks: takes the step, the model's id and the verdicts of ``--leaks``; None: no check.
         spikes: makes the recorder of spikes; None: no step is kept.
-        compiled: whether the calls inside compiled models are recorded.
-        began: when the run began, by ``time.perf_counter``; None: now.
+        compiled: True if the calls inside compiled models are recorded.
+        began: the start of the run, by ``time.perf_counter``; None: now.
         failed: takes an error of gradscope's own; from then on nothing is observed.
     """
 

@@ -83,7 +83,7 @@ class Optimizers:
     """All live optimizers.
 
     Attributes:
-        any: whether there ever was an optimizer.
+        any: True if there ever was an optimizer.
 
     Args:
         changed: called with an optimizer whose parameters changed.

@@ -106,7 +106,7 @@ _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d
 def unused_parameters(error: BaseException, models: Iterable[Model]) -> dict[str, Any] | None:
     """Return the details of the event ``unused-parameters``; None for any other error.
 
-    DDP counts the parameters that it manages: those that want a gradient, in their order.
+    DDP counts the parameters that it manages: those that require a gradient, in their order.
     """
     text = str(error)
     indices = _INDICES.search(text)

@@ -113,7 +113,7 @@ class Schedule:
 
         Args:
             seconds: the time since the end of the step before.
-            sampled: whether it was sampled.
+            sampled: True if it was sampled.
             own: gradscope's part of these seconds, as far as known.
             queued: the part in which a sampled step waited for a processor.
         """

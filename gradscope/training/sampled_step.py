@@ -107,7 +107,7 @@ class SampledStep:
         """Assign every gradient of the coming backward to its call.
 
         Args:
-            lines: whether the nodes have the stacks that made them, and their lines are wanted.
+            lines: True if the nodes have the stacks that made them, and their lines are wanted.
         """
         for entry in self._entries:
             recorder = entry.recorder

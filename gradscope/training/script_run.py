@@ -40,9 +40,9 @@ class ScriptRun:
 
     Args:
         script: the script.
-        settings: how it is observed.
+        settings: the settings of its observation.
         summary: makes the lines for the end.
-        judged: whether the findings make the process fail although the script succeeded.
+        judged: True if the findings make the process fail although the script succeeded.
         change: a change in the process; None: no change.
     """
 

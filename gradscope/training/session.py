@@ -243,7 +243,7 @@ class Session:
         """Observe PyTorch, which is already imported, from now on.
 
         Args:
-            late: whether the script may have used it before.
+            late: True if the script may have used it before.
         """
         state = random.getstate()  # some libraries draw numbers as they are imported
         try:
@@ -615,7 +615,7 @@ class Session:
         """Print the result of the run to standard error; if that is closed, do nothing.
 
         Args:
-            flush: whether the script's buffered output is written first; False where Python would
+            flush: True if the script's buffered output is written first; False where Python would
                 not write it.
         """
         if self.forked or sys.stderr is None:

@@ -81,11 +81,11 @@ class Steps:
 
     Attributes:
         number: the number of ended steps.
-        stopping: whether the script must end at its next backward or step.
-        stop_on_nan: whether it must end at the first NaN or Inf.
+        stopping: True if the script must end at its next backward or step.
+        stop_on_nan: True if it must end at the first NaN or Inf.
         limit: the steps or seconds after which it must end; None: no limit.
-        cut: whether gradscope ended it.
-        began: when the run began, by ``time.perf_counter``: before the script imported PyTorch.
+        cut: True if gradscope ended it.
+        began: the start of the run, by ``time.perf_counter``: before the script imported PyTorch.
 
     Args:
         parts: the parts that a step uses.

@@ -159,7 +159,7 @@ class TrackerThread:
     Args:
         destination: the tracker.
         path: the run's file, or its folder.
-        settings: how many keys, and the page.
+        settings: the number of keys, and the page.
         layers: patterns of the layers that come first.
         flush: has all steps so far written to the file.
         report: called once, with a sentence, if the tracker does not answer.

@@ -191,6 +191,16 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "optimizer"),
+    "the model is made again after the optimizer was made": LoopProgram(
+        "GS804", ("`net` was set after that", "No optimizer holds `0.weight`"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
+        net = new()  # broken
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
     "the optimizer of another copy": LoopProgram(
         "GS804", ("holds only parameters of",), """
         import copy

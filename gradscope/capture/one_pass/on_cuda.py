@@ -68,7 +68,7 @@ class Kernels:
 
         Args:
             tensor: contiguous, with at least one element, of a dtype in ``DTYPES``.
-            copies: how often each element counts.
+            copies: the number of times that each element counts.
 
         Raises:
             RuntimeError: a kernel was not started.
@@ -154,7 +154,7 @@ def numbers(tensor: torch.Tensor, copies: int = 1) -> torch.Tensor | None:
 
     Args:
         tensor: a tensor of any strides; it is copied only if its memory has gaps.
-        copies: how often each element counts.
+        copies: the number of times that each element counts.
     """
     if (
         not tensor.is_cuda

@@ -75,7 +75,7 @@ class TransformerParts:
     It has no reference to its recorder, so that the model is freed with its last reference.
 
     Attributes:
-        paused: whether no call is recorded.
+        paused: True if no call is recorded.
 
     Args:
         model: the model.

@@ -88,7 +88,7 @@ class Pairs:
     """Inputs, each with the gradient of its output.
 
     Attributes:
-        samples: how many there are.
+        samples: the number of samples.
     """
 
     samples: int = 0

@@ -150,7 +150,7 @@ def _plan_fill(
         )
     if isinstance(fill, (bool, int, float)):
         if integral and isinstance(fill, float) and not fill.is_integer():
-            raise context.error(place, f"`fill: {fill}` is not an integer, as `dtype` wants")
+            raise context.error(place, f"`fill: {fill}` is not an integer, as `dtype` requires")
         # Full precision here: finish() rounds to the run's dtype, once.
         kind = dtype if integral else torch.float64
         value = _number(fill, place, context, integral=integral)

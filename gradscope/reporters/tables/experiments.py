@@ -267,7 +267,7 @@ def noise_scale(noise: GradientNoise | RunNoise, batch: int, seen: str) -> str:
     Args:
         noise: the estimate.
         batch: the number of samples in the batch.
-        seen: what it is an estimate from, such as "6 samples".
+        seen: the source of the estimate, such as "6 samples".
     """
     high = "or more" if noise.high is None else f"to {noise.high:.0f}"
     interval = f"95 % interval: {noise.low:.0f} {high}"

@@ -105,6 +105,7 @@ class ModelUses:
         self._running: set[int] = set()  # those called with gradients since the last step
         self._set: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], str | None]] = []
         self._noticed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._new: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # made after an optimizer
         self._first_inputs = FirstInputs()
         self._called_at: weakref.WeakKeyDictionary[nn.Module, str | None] = (
             weakref.WeakKeyDictionary()
@@ -142,6 +143,8 @@ class ModelUses:
 
     def module_set(self, owner: nn.Module, module: nn.Module, line: str | None) -> None:
         """Note a module that was set after an optimizer was made."""
+        if not owner._modules:  # its first child: the owner is new too
+            self._new.add(owner)
         self._set.append((weakref.ref(owner), weakref.ref(module), line))
 
     def sampled(self, roots: Sequence[object]) -> None:
@@ -229,7 +232,7 @@ class ModelUses:
                 trainable=len(wanted),
                 held=sum(id(p) in held for p in wanted),
                 parameters=len(parameters),
-                replaced=tuple(self._replaced(module)),
+                replaced=tuple(self._replaced(module, held)),
                 made=self._construction.line_of(module),
                 kept_in=kept_in,
                 kept_at=kept_at,
@@ -253,8 +256,13 @@ class ModelUses:
             for number, one in sorted(self._last.items())
         )
 
-    def _replaced(self, root: nn.Module) -> Iterator[tuple[str, str | None]]:
-        """Yield the modules of a model that were set after an optimizer was made."""
+    def _replaced(self, root: nn.Module, held: Collection[int]) -> Iterator[tuple[str, str | None]]:
+        """Yield the modules of a model that were set after an optimizer was made; the model itself
+        if it is new, with none of the optimizers' parameters.
+        """
+        if root in self._new and not any(id(one) in held for one in root.parameters()):
+            yield "", self._construction.line_of(root)
+            return
         names = {id(module): name for name, module in root.named_modules()}
         for owner, module, line in self._set:
             found = module()
