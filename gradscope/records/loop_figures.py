@@ -95,6 +95,10 @@ class LoopFact:
               with the sample that is its first: an earlier one
             - "last-loss": the text computes the loss ``name`` in a loop over batches, and calls
               backward on it after the loop
+            - "reverse-plateau": the scheduler ``name`` waits for a plateau of a figure, the first
+              of ``words``, in the wrong mode, the second; ``count`` are its steps
+            - "rebound": the text sets the variable ``name`` of a loop over parameters to a new
+              value from its gradient, and uses it no more
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index
               of the best action
         name, model: of a module and of its model; "" without one.
@@ -197,6 +201,7 @@ class LossTargets:
         judged: the number of batches with eight targets or more; in ``single`` of them all
             targets are equal, with ``kinds`` classes in total.
         beside: True if another term of the loss depends on a model too.
+        layer: True if the scores are those of one layer, with an output for each class.
         constant: the loss of the best answer that ignores the input: the entropy of the class
             frequencies, or the variance of the numbers. None if the loss has other terms or
             weights.
@@ -221,6 +226,7 @@ class LossTargets:
     single: int = 0
     kinds: int = 0
     beside: bool = False
+    layer: bool = True
     constant: float | None = None
     rms: float | None = None
     weights: tuple[float, ...] = ()

@@ -35,6 +35,7 @@ RULE = Rule(
     ),
     runs=Runs(loop=True),
     explains=("GS102", "GS104", "GS601", "GS602", "GS603", "GS613", "GS604", "GS607"),
+    explains_later=("GS103", "GS201", "GS513"),
 )
 
 

@@ -15,10 +15,10 @@ RULE = Rule(
     what=(
         "Reads the targets of a cross entropy, a binary one, or a squared error, in the sampled "
         "steps. It fires if all targets of all batches are equal. Before it reports during the "
-        "run, it reads the targets of 64 more steps. The scores must come from a trainable layer "
-        "with one output per class: a contrastive loss, whose positive is always at the same "
-        "index, does not count. Losses with class weights do not count either, nor a squared "
-        "error beside other terms of the loss."
+        "run, it reads the targets of 64 more steps. The scores of classes must come from a "
+        "trainable layer with one output per class: a contrastive loss, whose positive is always "
+        "at the same index, does not count. Losses with class weights do not count either, nor a "
+        "squared error, or a binary loss on pairs, beside other terms of the loss."
     ),
     why=(
         "The network learns one answer for everything, and the loss falls to 0, which looks like "
@@ -47,7 +47,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             continue
         if batches < limits["batches" if loop.ended else "going"] or one.classes == 1:
             continue
-        if not one.classes and one.beside:  # as of a condition at the edge, or of a penalty
+        # As of a condition at the edge, or of a penalty; pairs may have a contrast beside them.
+        if one.beside and not (one.classes and one.layer):
             continue
         classes = one.loss == "cross_entropy"
         what = f"class {one.value:g} of {one.classes:,}" if classes else f"{one.value:g}"

@@ -124,6 +124,50 @@ BROKEN = {
             loss.backward()  # here
             optimizer.step()
         """, "optimizer"),
+    "a zero_grad per epoch, after which the first layer's units are dead": LoopProgram(
+        "GS801", ("`zero_grad` is called less often than `step`",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(24):
+            inputs, labels = batch(step)
+            if step % 8 == 0:  # broken
+                optimizer.zero_grad()  # broken
+            optimizer.zero_grad()  # mended
+            loss = F.cross_entropy(net(inputs), labels)
+            loss.backward()  # here
+            optimizer.step()
+            if step == 5:  # broken
+                nn.init.constant_(net[0].bias, -100.0)  # broken
+        """, "optimizer"),
+    "a plateau of the accuracy with mode='min'": LoopProgram(
+        "GS875", ("mode='min' and gets `val_acc`", "from 0.1 to 0.001, in 3 steps"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(  # broken
+            optimizer, patience=0  # broken
+        )  # broken
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(  # mended
+            optimizer, "max", patience=0  # mended
+        )  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            if step in (5, 7, 9):
+                val_acc = 0.5 + step / 100
+                scheduler.step(val_acc)  # here
+        """, "scheduler"),
+    "an update of the loop's variable": LoopProgram(
+        "GS874", ("sets the variable `weight`, not the parameter", "in 12 backwards"), """
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            with torch.no_grad():
+                for weight in net.parameters():
+                    if weight.grad is not None:
+                        weight = weight - 0.1 * weight.grad  # broken # here
+                        weight -= 0.1 * weight.grad  # mended
+        """),
     "the other optimizer's zero_grad": LoopProgram(
         "GS801", ("`zero_grad` is called on `second`, not on `first`",), """
         other = new()
@@ -678,6 +722,36 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "plateaus in both directions": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        kind = torch.optim.lr_scheduler.ReduceLROnPlateau
+        first, second, third = (kind(optimizer, mode, patience=0) for mode in ("min", "max", "min"))
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            val_loss, val_acc, accuracy_loss = 1.0, 0.5, 1.0
+            if step in (5, 7):
+                first.step(val_loss)
+                second.step(val_acc)
+                third.step(accuracy_loss)
+        """,
+    "updates by hand that write to the parameters": """
+        rate = 0.1
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            for weight in net.parameters():
+                weight.data = weight.data - rate * weight.grad
+            for weight in net.parameters():
+                weight = weight.detach().sub_(rate * weight.grad)
+            changed = []
+            for weight in net.parameters():
+                weight = weight - rate * weight.grad
+                changed.append(weight)
+        """,
     "a fixed head of a first phase": """
         body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
         head = nn.Linear(8, 2)

@@ -312,6 +312,26 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
+    "pairs that are all positive": LoopProgram(
+        "GS820", ("are 1, in", "the network can ignore"), """
+        class Factors(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.user, self.item = nn.Embedding(16, 4), nn.Embedding(16, 4)
+
+            def forward(self, user, item):
+                return (self.user(user) * self.item(item)).sum(1)
+
+        net = Factors()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        for step in range(12):
+            user, item = torch.randint(16, (2, 32))
+            liked = torch.ones(32)  # here
+            liked[16:] = 0  # mended
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(net(user, item), liked).backward()
+            optimizer.step()
+        """),
     "a mask of zeros on a vector": LoopProgram(
         "GS821", ("the loss is 0 in all 12 backwards",), """
         class Scale(nn.Module):
@@ -466,6 +486,21 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "positive pairs in one loss, negative ones in another": """
+        net = nn.Embedding(16, 4)
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        for step in range(12):
+            center, context, other = net(torch.randint(16, (3, 32)))
+            positive = F.binary_cross_entropy_with_logits((center * context).sum(1), torch.ones(32))
+            optimizer.zero_grad()
+            if step % 2:
+                negative = (center * other).sum(1)
+                loss = F.binary_cross_entropy_with_logits(negative, torch.zeros(32))
+                (positive + loss).backward()
+            else:
+                (positive - F.logsigmoid(-(center * other).sum(1)).mean()).backward()
+            optimizer.step()
+        """,
     "places that a view makes of a layer's features": """
         net = nn.Linear(4, 20)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -128,6 +128,7 @@ class TargetsOfLayer:
         self.location: str | None = None
         self.made_at: str | None = None
         self.beside = False
+        self.layer = True  # whether the scores are those of one layer
         self.full = True  # whether the loss is the mean of this, without weights
         self._answer = ConstantAnswer()
         self.weights: tuple[float, ...] = ()
@@ -154,14 +155,15 @@ class TargetsOfLayer:
             self._answer.add_classes(values, self.classes)
         if not alike:
             return
-        if self.loss == "cross_entropy":
-            self._answer.add_classes(values, self.classes)
-        else:
-            self._answer.add_numbers(values)
         low, high = (float(one) for one in torch.aminmax(values))
-        self._kept += kept
-        self._low, self._high = min(self._low, low), max(self._high, high)
-        self._latest = low if low == high else None
+        if self.layer:
+            if self.loss == "cross_entropy":
+                self._answer.add_classes(values, self.classes)
+            else:
+                self._answer.add_numbers(values)
+            self._kept += kept
+            self._low, self._high = min(self._low, low), max(self._high, high)
+            self._latest = low if low == high else None
         if self.differ:
             return
         self.differ = low != high or (self.known and low != self.value)
@@ -207,7 +209,8 @@ class TargetsOfLayer:
             single=self.single,
             kinds=len(self.kinds),
             beside=self.beside,
-            constant=self._constant() if self.full and not self.weights else None,
+            layer=self.layer,
+            constant=self._constant() if self.full and self.layer and not self.weights else None,
             rms=self._answer.rms if self.loss == "mse_loss" else None,
             weights=self.weights,
             counts=self._answer.counts if self.weights else (),
@@ -267,10 +270,13 @@ class Targets:
         heads = weight is not None and (
             name not in CLASSES or (classes > 1 and classes in weight.shape[:2])
         )
+        # A binary loss on scores of pairs is judged too: all pairs of all its backwards together.
+        pairs = weight is None and name in BINARY
         known = self._of.setdefault((loss, id(weight)), TargetsOfLayer(loss, classes))
+        known.layer = heads
         index = getattr(node, "_saved_ignore_index", None)
         # If classes are weighted, the script knows that some are rare.
-        alike = heads and "weight" not in kept
+        alike = (heads or pairs) and "weight" not in kept
         if name in CLASSES and "weight" in kept and 1 < classes <= _WEIGHTED:
             known.weights = tuple(kept["weight"].tolist())
         known.read(target.detach(), None if index is None else signed(index), alike=alike)

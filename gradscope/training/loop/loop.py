@@ -41,7 +41,12 @@ from gradscope.training.loop.script_lines import (
     script_place,
     written_assignment,
 )
-from gradscope.training.loop.script_text import last_losses, shuffled_alone, written_dropout
+from gradscope.training.loop.script_text import (
+    last_losses,
+    rebound_parameters,
+    shuffled_alone,
+    written_dropout,
+)
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
@@ -460,6 +465,7 @@ class Loop:
         yield from self.model_uses.facts()
         yield from self._data.facts()
         yield from self._seeds.facts()
+        yield from self._schedulers.facts()
         yield from self._triplets.facts()
         yield from self._draws.others.facts()
         yield from self._one_batch()
@@ -467,6 +473,7 @@ class Loop:
         if ended:
             yield from shuffled_alone()
             yield from last_losses()
+            yield from rebound_parameters()
             yield from index_targets()
             yield from unmasked_targets()
         for model in self._models if ended else ():

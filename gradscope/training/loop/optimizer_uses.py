@@ -26,6 +26,11 @@ from gradscope.training.optimizers import LastingParameters, ObservedOptimizer, 
 State = tuple[int, int] | None
 
 
+#: How often another parameter is chosen because the gradient of the present one is exactly zero,
+#: as behind dead units.
+_CHOICES = 3
+
+
 class GradientUse:
     """The gradients of one optimizer between two of its steps, represented by one of its parameters
     with a gradient.
@@ -50,6 +55,8 @@ class GradientUse:
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._probe: tuple[int, int, int] | None = None  # its group, its place there, and its id
+        self._zero = False  # its gradient is exactly zero, though nothing cleared it
+        self._choices = _CHOICES
         self._used: State = None  # what the last step left
         self._stale = False  # a backward adds to that
         self._cleared = False  # something was, since the last backward
@@ -81,6 +88,7 @@ class GradientUse:
         now = self._state()
         if now == self._used:  # an optimizer may clear them itself
             self._stale = self._stale or self._holds_numbers()
+            self._zero = not self._stale
         elif now is None:
             self._stale, self._used = False, None
 
@@ -131,14 +139,18 @@ class GradientUse:
         """Note that the optimizer has used the gradients."""
         if self.backwards:
             self._numbers = None
+        if self._zero and self._choices:
+            self._zero, self._choices = False, self._choices - 1
+            self._probe = self._new_probe(nonzero=True) or self._probe
         self._used, self._stale, self._cleared, self.backwards = self._state(), False, False, 0
         self._other = self._adds = None
 
-    def _new_probe(self) -> tuple[int, int, int] | None:
+    def _new_probe(self, *, nonzero: bool = False) -> tuple[int, int, int] | None:
         optimizer = self._optimizer()
         for group, settings in enumerate(() if optimizer is None else optimizer.param_groups):
             for place, parameter in enumerate(settings["params"]):
-                if parameter.grad is not None:
+                gradient = parameter.grad
+                if gradient is not None and (not nonzero or bool(gradient.detach().any())):
                     return group, place, id(parameter)
         return None
 

@@ -8,14 +8,15 @@ import functools
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from gradscope.explain.shared.frames import nearest, shown, tree_of
+from gradscope.explain.shared.frames import last_name, nearest, shown, tree_of
 from gradscope.records.loop import LoopEvent, LoopScheduler, Round
+from gradscope.records.loop_figures import LoopFact
 from gradscope.training.discovery import variable_name
 from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line, script_place
 
@@ -81,7 +82,7 @@ _WARMUP = re.compile(r"(num_|lr_)?warmup_(steps|iters|epochs|ratio)$")
 class _Seen:
     """One scheduler: the place that made it, and its number of steps at the last sample."""
 
-    __slots__ = ("epoch", "made", "name", "record", "ref", "steps")
+    __slots__ = ("epoch", "made", "name", "record", "ref", "reverse", "steps")
 
     def __init__(self, scheduler: LRScheduler, made: ScriptLine | None) -> None:
         self.ref, self.made, self.epoch = weakref.ref(scheduler), made, -1
@@ -90,6 +91,7 @@ class _Seen:
         #: Its last record: a scheduler that a function made no longer exists after the function's
         #: end.
         self.record: LoopScheduler | None = None
+        self.reverse: LoopFact | None = None
 
 
 class Schedulers:
@@ -121,6 +123,16 @@ class Schedulers:
                 found.append(seen.name)
         return found
 
+    def facts(self) -> Iterator[LoopFact]:
+        """Yield the schedulers that look for a plateau in the wrong direction, by the name of the
+        figure that the script gives them."""
+        for seen in self._seen:
+            scheduler = seen.ref()
+            if isinstance(scheduler, ReduceLROnPlateau) and seen.made is not None:
+                seen.reverse = _reverse(scheduler, seen.name or "", seen.made)
+            if seen.reverse is not None:
+                yield seen.reverse
+
     def records(self, name_of: Callable[[Optimizer], str]) -> tuple[LoopScheduler, ...]:
         """Return the records of all schedulers."""
         for seen in self._seen:
@@ -144,6 +156,45 @@ class Schedulers:
                     settings=_settings(scheduler),
                 )
         return tuple(seen.record for seen in self._seen if seen.record is not None)
+
+
+#: Words in the names of figures that rise as a model learns.
+_RISES = re.compile(r"(^|[._])(acc|accuracy|auc|auroc|f1|iou|miou|recall|precision|bleu|r2|reward)")
+_FALLS = re.compile(r"(^|[._])(loss|err|error|mse|rmse|mae|perplexity|ppl)(es|s)?($|[._])")
+
+
+def _reverse(scheduler: ReduceLROnPlateau, name: str, made: ScriptLine) -> LoopFact | None:
+    """Return a fact if a scheduler waits for a fall of a figure that should rise, or the other way
+    round."""
+    given, line = _plateau_argument(made.file, name)
+    falls, rises = bool(_FALLS.search(given)), bool(_RISES.search(given))
+    if falls == rises or rises != (scheduler.mode == "min"):
+        return None
+    return LoopFact(
+        "reverse-plateau", name, count=scheduler.last_epoch, words=(given, scheduler.mode),
+        location=f"{shown(made.file)}:{line}",
+    )  # fmt: skip
+
+
+@functools.cache
+def _plateau_argument(file: str, name: str) -> tuple[str, int]:
+    """Return the name of the figure in ``scheduler.step(figure)``, and the line; "" and 0 if it
+    is not a plain name, or lines differ."""
+    tree = tree_of(file)
+    found = dict[str, int]()
+    for node in ast.walk(tree) if tree is not None else ():
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=of, attr="step"),
+                args=[ast.Name() | ast.Attribute() as figure],
+            ) if last_name(of) == name:
+                found.setdefault(ast.unparse(figure).lower(), node.lineno)
+            case ast.Call(
+                func=ast.Attribute(value=of, attr="step"),
+                args=[ast.Subscript(slice=ast.Constant(value=str(key)))],
+            ) if last_name(of) == name:
+                found.setdefault(key.lower(), node.lineno)
+    return next(iter(found.items())) if len(found) == 1 else ("", 0)
 
 
 @functools.cache

@@ -89,6 +89,23 @@ def written_assignment(name: str) -> str | None:
     return written_in_main(rf"\b{name}\s*=[^=]") if name.isidentifier() else None
 
 
+def only_assignment(name: str) -> str | None:
+    """Return the line of the main module's file that assigns the variable of this name; None if
+    several lines do, or a loop."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    stores = [
+        one.lineno
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
+    ]
+    values = [
+        one.lineno
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Assign | ast.AnnAssign) and one.lineno in stores
+    ]
+    return f"{shown(file)}:{values[0]}" if len(stores) == len(values) == 1 else None
+
+
 def written_in_main(pattern: str, *, last: bool = False) -> str | None:
     """Return the first or the last line of the main module's file that matches the pattern."""
     file = main_file()

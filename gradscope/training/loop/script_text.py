@@ -1,4 +1,5 @@
-"""Finds mistakes by the script's text: shuffled arrays, discarded losses, dropout in evaluation."""
+"""Finds mistakes by the script's text: shuffled arrays, discarded losses and updates, dropout in
+evaluation."""
 
 from __future__ import annotations
 
@@ -194,6 +195,47 @@ def _propagated(statement: ast.stmt) -> str | None:
 
 def _calls_backward(node: ast.AST) -> bool:
     return any(isinstance(one, ast.Attribute) and one.attr == "backward" for one in ast.walk(node))
+
+
+def rebound_parameters() -> Iterator[LoopFact]:
+    """Yield updates such as ``p = p - rate * p.grad`` in a loop over ``parameters()``, in the main
+    module's file: they only set the loop's variable.
+
+    A loop that uses the variable afterwards, as to collect the new tensors, is left out.
+    """
+    found = main_text()
+    if found is None:
+        return
+    file, tree = found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.For):
+            for name in _names(node.target, ast.Store):
+                line = _rebound(node.body, name)
+                if line:
+                    yield LoopFact("rebound", name, location=f"{shown(file)}:{line}")
+
+
+def _rebound(block: Sequence[ast.stmt], name: str) -> int:
+    """Return the line of a block's last use of a variable, if it sets the variable to a new value
+    from its gradient; else 0."""
+    uses = [one for one in block if name in _names(one, ast.Load) | _names(one, ast.Store)]
+    match uses[-1:]:
+        case [ast.If(body=inside, orelse=[]) | ast.With(body=inside)]:
+            return _rebound(inside, name)
+        case [ast.Assign(targets=[ast.Name(id=stored)], value=value) as last] if stored == name:
+            reads = any(
+                isinstance(one, ast.Attribute)
+                and one.attr == "grad"
+                and isinstance(one.value, ast.Name)
+                and one.value.id == name
+                for one in ast.walk(value)
+            )
+            # `p = p.sub_(…)` is an update in place.
+            in_place = any(
+                isinstance(one, ast.Attribute) and one.attr.endswith("_") for one in ast.walk(value)
+            )
+            return last.lineno if reads and not in_place else 0
+    return 0
 
 
 _DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})

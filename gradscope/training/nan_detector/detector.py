@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,12 @@ from torch import nn
 from gradscope.capture.graph import Edge, Span
 from gradscope.explain.non_finite.graph_replay import explain_singular_derivatives
 from gradscope.explain.non_finite.reasons import FINITE, KINDS, NAN, level
+from gradscope.nesting import find
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
+from gradscope.training.discovery import variable_name
 from gradscope.training.extra_passes import NoCollectives, no_collectives
+from gradscope.training.loop.script_lines import only_assignment
 from gradscope.training.nan_detector.first_module import (
     first_non_finite_module,
     given,
@@ -213,7 +217,7 @@ class NanDetector:
         skipped."""
         for call in calls:
             if call.level != FINITE and (found := self._run(call, backward=False)):
-                return found
+                return tuple(_with_line(one, call) for one in found)
         return ()
 
     def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
@@ -269,3 +273,15 @@ class NanDetector:
                 yield
         finally:
             self.busy = False
+
+
+def _with_line(origin: NonFiniteOrigin, call: RecordedCall) -> NonFiniteOrigin:
+    """Return an origin among a call's inputs with the line of the script that assigns this input,
+    if there is a single one."""
+    if origin.phase != "input" or origin.location is not None:
+        return origin
+    for _, tensor in find((call.args, call.kwargs), torch.Tensor):
+        if level(tensor) != FINITE:
+            name = variable_name(tensor)
+            return replace(origin, location=name and only_assignment(name))
+    return origin
