@@ -103,6 +103,14 @@ def variable_name(found: object) -> str | None:
     return None
 
 
+def variable_value(name: str) -> object:
+    """Return the value of the script's variable of this name, the innermost; None without one."""
+    for scope in reversed([dict(vars(sys.modules["__main__"])), *_scopes()]):
+        if name in scope:
+            return scope[name]
+    return None
+
+
 def holder_of(found: object) -> tuple[str, str] | None:
     """Return the script's variable whose object has this as an attribute, and that object's
     class."""

@@ -42,6 +42,15 @@ def pixels_divided_by_255_twice(mended):
     return Program(net, pixels if mended else pixels / 255, F.cross_entropy, Y)
 
 
+@program("GS204", "0", severity="info")
+def pixels_normalized_with_the_statistics_of_bytes(mended):
+    """`Normalize((127.5,), (127.5,))` after `ToTensor`, which has divided by 255."""
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    pixels = torch.rand(32, 8, generator=torch.Generator().manual_seed(1))
+    middle = 0.5 if mended else 127.5
+    return Program(net, (pixels - middle) / middle, F.cross_entropy, Y)
+
+
 @program("GS512", "2", severity="info")
 def dropout_by_the_probability_to_keep(mended):
     """As `tf.nn.dropout(x, keep_prob=0.9)`."""

@@ -42,6 +42,7 @@ FORWARD = [
     Expected("exclusive_product", 33, "forward", "render", ("div",), "left = torch.cumprod(1 - a"),
     Expected("fp16_overflow", 9, "forward", "fc2", ("linear", "addmm", "mm"), "self.fc2(x)"),
     Expected("groupnorm_eps_zero", 13, "forward", "gn", ("native_group_norm", "group_norm"), "gn("),
+    Expected("isolated_node", 1, "input", None, (), "adjacency = normalized(edges)"),
     Expected("layernorm_by_hand", 11, "forward", "norm", ("div",), "(x - mean) / std"),
     Expected("rnn_exploding", 20, "forward", "cell.recur", ("linear", "mm", "matmul"), "recur("),
     Expected("singular_matrix", 15, "forward", "0", ("reciprocal",), "scale = torch.reciprocal"),
@@ -61,6 +62,7 @@ LOSS = [
     Expected("log1p_minus_one", 10, "loss", None, ("log1p",), "torch.log1p(-hazard)"),
     Expected("log_of_zero", 19, "loss", None, ("log",), "torch.log(1 - p + eps)"),
     Expected("logit_of_one", 52, "loss", None, ("logit",), "targets = torch.logit("),
+    Expected("returns_of_one_step", 11, "input", None, (), "returns.std() + 1e-8"),
     Expected("zero_times_infinity", 36, "loss", None, ("reciprocal", "div"), "force = 1.0 /"),
 ]  # fmt: skip
 BACKWARD = [

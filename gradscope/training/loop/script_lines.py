@@ -6,6 +6,7 @@ import ast
 import linecache
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -89,21 +90,36 @@ def written_assignment(name: str) -> str | None:
     return written_in_main(rf"\b{name}\s*=[^=]") if name.isidentifier() else None
 
 
-def only_assignment(name: str) -> str | None:
-    """Return the line of the main module's file that assigns the variable of this name; None if
-    several lines do, or a loop."""
+def assignments_read_at(line: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the variables that a statement of the main module's file reads, each with the line of
+    its last assignment above, in the same function, and that line's text.
+
+    Args:
+        line: a line of the statement, as ``train.py:31``.
+    """
     file, tree = main_text() or ("", ast.Module([], []))
-    stores = [
-        one.lineno
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Name) and one.id == name and isinstance(one.ctx, ast.Store)
-    ]
-    values = [
-        one.lineno
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Assign | ast.AnnAssign) and one.lineno in stores
-    ]
-    return f"{shown(file)}:{values[0]}" if len(stores) == len(values) == 1 else None
+    number = line.removeprefix(f"{shown(file)}:")
+    if not number.isdigit():
+        return
+    at = int(number)
+    scopes = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and _holds(one, at)]
+    scope = min(scopes, key=lambda one: (one.end_lineno or 0) - one.lineno, default=tree)
+    statements = [one for one in ast.walk(scope) if isinstance(one, ast.stmt)]
+    plain = [one for one in statements if not hasattr(one, "body") and _holds(one, at)]
+    for name in sorted({n.id for one in plain for n in ast.walk(one) if isinstance(n, ast.Name)}):
+        above = [
+            one
+            for one in statements
+            if isinstance(one, ast.Assign) and (one.end_lineno or one.lineno) < at
+            if any(isinstance(target, ast.Name) and target.id == name for target in one.targets)
+        ]
+        if above:
+            last = max(above, key=lambda one: one.lineno)
+            yield name, f"{shown(file)}:{last.lineno}", ast.unparse(last)
+
+
+def _holds(node: ast.stmt, line: int) -> bool:
+    return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
 def written_in_main(pattern: str, *, last: bool = False) -> str | None:

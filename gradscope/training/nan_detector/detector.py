@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,12 +15,12 @@ from torch import nn
 from gradscope.capture.graph import Edge, Span
 from gradscope.explain.non_finite.graph_replay import explain_singular_derivatives
 from gradscope.explain.non_finite.reasons import FINITE, KINDS, NAN, level
-from gradscope.nesting import find
+from gradscope.explain.shared.frames import shown
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
-from gradscope.training.discovery import variable_name
+from gradscope.training.discovery import variable_value
 from gradscope.training.extra_passes import NoCollectives, no_collectives
-from gradscope.training.loop.script_lines import only_assignment
+from gradscope.training.loop.script_lines import assignments_read_at
 from gradscope.training.nan_detector.first_module import (
     first_non_finite_module,
     given,
@@ -37,6 +38,10 @@ from gradscope.training.nan_detector.replayed_calls import rerun, rerun_results
 from gradscope.training.nan_detector.side_effects import SideEffects
 
 Models = Callable[[], Sequence[tuple[str, nn.Module]]]
+
+#: How the message of a tensor from before the loss begins.
+_BEFORE = "a tensor made before the run "
+_DEVIATION = re.compile(r"\b(std|var)\(")
 
 #: Steps in a row whose loss is checked: after them a NaN is in the weights, and tells no more.
 _IN_A_ROW = 4
@@ -132,7 +137,8 @@ class NanDetector:
         if self._in_a_row < _IN_A_ROW and not self._loss:
             with self._looking():
                 known = self._known(roots)
-                self._loss += explain_loss(roots, self._spans(), known, self._lines)
+                found = explain_loss(roots, self._spans(), known, self._lines)
+                self._loss += map(_with_variable, found)
         self._worst = max(self._worst, worst)
         return KINDS[worst]
 
@@ -217,7 +223,7 @@ class NanDetector:
         skipped."""
         for call in calls:
             if call.level != FINITE and (found := self._run(call, backward=False)):
-                return tuple(_with_line(one, call) for one in found)
+                return tuple(_with_variable(one, call) for one in found)
         return ()
 
     def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
@@ -275,13 +281,34 @@ class NanDetector:
             self.busy = False
 
 
-def _with_line(origin: NonFiniteOrigin, call: RecordedCall) -> NonFiniteOrigin:
-    """Return an origin among a call's inputs with the line of the script that assigns this input,
-    if there is a single one."""
-    if origin.phase != "input" or origin.location is not None:
+def _with_variable(origin: NonFiniteOrigin, call: RecordedCall | None = None) -> NonFiniteOrigin:
+    """Return an origin from before a model's call or the loss with the script's variable that holds
+    the NaN, and the line that set it.
+
+    Args:
+        call: the call whose input it is; None if the loss used it first.
+    """
+    place = origin.location
+    if call is not None and call.line is not None:
+        place = f"{shown(call.line[0])}:{call.line[1]}"
+    if origin.phase != "input" or place is None:
         return origin
-    for _, tensor in find((call.args, call.kwargs), torch.Tensor):
-        if level(tensor) != FINITE:
-            name = variable_name(tensor)
-            return replace(origin, location=name and only_assignment(name))
+    if call is None and not origin.message.startswith(_BEFORE):
+        return origin
+    for name, line, text in assignments_read_at(place):
+        value = variable_value(name)
+        if not isinstance(value, torch.Tensor) or value.requires_grad or level(value) == FINITE:
+            continue
+        if call is not None:
+            return replace(
+                origin,
+                message=f"{origin.message} `{name}` is set at {line} (`{text}`).",
+                location=line,
+            )
+        message = f"`{name}`, set at {line} (`{text}`), {origin.message[len(_BEFORE) :]}"
+        if value.numel() == 1 and _DEVIATION.search(text):
+            message = f"{message} The standard deviation of a single value is NaN."
+            advice = "Skip the division for one value, or use `std(correction=0)` with an eps."
+            return replace(origin, message=message, location=line, advice=advice)
+        return replace(origin, message=message, location=line)
     return origin
