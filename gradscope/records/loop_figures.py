@@ -13,9 +13,10 @@ class LossOperation:
         kind: "broadcast" ([N, 1] was combined with [N]), "single-softmax" (over an axis of
             size one), "softmax-axis" (over another axis than the classes' of the loss),
             "negated" (a loss that should be minimised is maximised),
-            "scores" (a layer's output instead of log-probabilities), "number" (a
-            term of the loss is a Python number that a tensor gave), "penalty" (a term is made of
-            gradients that have no graph), or one of those with figures:
+            "scores" (a layer's output instead of log-probabilities), "pair-targets" (pairs
+            whose targets give them no loss), "number" (a term of the loss is a Python
+            number that a tensor gave), "penalty" (a term is made of gradients that have no
+            graph), or one of those with figures:
 
             - "divided": the loss is divided by this number, "twice", or after its "mean" over as
               many samples

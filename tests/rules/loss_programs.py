@@ -312,6 +312,20 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
+    "a cosine embedding loss with targets of 0 and 1": LoopProgram(
+        "GS876", ("`cosine_embedding_loss` gets targets other than 1 and -1",), """
+        net = nn.Linear(4, 8)
+        criterion = nn.CosineEmbeddingLoss(margin=0.1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            same = (labels == labels.flip(0)).float()
+            same[:2] = torch.tensor([0.0, 1.0])
+            same = 2 * same - 1  # mended
+            optimizer.zero_grad()
+            criterion(net(inputs), net(inputs.flip(0)), same).backward()  # here
+            optimizer.step()
+        """),
     "pairs that are all positive": LoopProgram(
         "GS820", ("are 1, in", "the network can ignore"), """
         class Factors(nn.Module):

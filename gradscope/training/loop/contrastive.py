@@ -162,6 +162,28 @@ _ROLES = {
 }
 
 
+def uncounted_pairs(node: Node) -> int:
+    """Return the number of pairs without a loss, if an operation is the sum of a
+    ``cosine_embedding_loss``; they have targets other than 1 and -1.
+
+    It is the sum of two choices from one similarity: of ``1 - cos`` and of ``clamp(cos - margin)``.
+    """
+    sides = [one for one, _ in node.next_functions if one is not None]
+    if kind(node) != "AddBackward" or [kind(one) for one in sides] != ["WhereBackward"] * 2:
+        return 0
+    chosen = [[n for n, _ in one.next_functions if n is not None] for one in sides]
+    if [[kind(one) for one in few] for few in chosen] != [["SubBackward"], ["ClampMinBackward"]]:
+        return 0
+    inner = chosen[1][0].next_functions[0][0]
+    similar = chosen[0][0].next_functions[1][0]
+    if inner is None or similar is None or inner.next_functions[0][0] is not similar:
+        return 0
+    first, second = (getattr(one, "_saved_condition", None) for one in sides)
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return 0
+    return int((~(first | second)).sum())
+
+
 class Triplets:
     """Compares the names of a triplet loss's arguments with the order of its parameters."""
 

@@ -14,6 +14,7 @@ from gradscope.explain.shared.frames import locate, shown
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.batches import GeneratedInputs
 from gradscope.training.loop.constant_targets import Targets
+from gradscope.training.loop.contrastive import uncounted_pairs
 from gradscope.training.loop.frozen_heads import FrozenHeads
 from gradscope.training.loop.loss_lines import graphless_term, number_term, targets_made
 from gradscope.training.loop.loss_parts import loss_parts
@@ -325,6 +326,8 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
             return None
         called = "log_softmax" if name.startswith("Log") else "softmax"
         return ("single-softmax", called), (shape,), node
+    if uncounted_pairs(node):
+        return ("pair-targets", "cosine_embedding_loss"), (), node
     found = broadcast(node)
     if found is None:
         return None
