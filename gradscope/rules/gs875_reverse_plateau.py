@@ -11,7 +11,7 @@ RULE = Rule(
     code="GS875",
     name="reverse-plateau",
     severity="warning",
-    summary="ReduceLROnPlateau gets an accuracy with mode='min', or a loss with 'max'",
+    summary="a plateau scheduler gets an accuracy with mode='min', or a loss with 'max'",
     what=(
         "Reads the scheduler's mode, and in the script's text the name of the figure that "
         "`step` gets, as `val_acc` or `val_loss`. It fires if the mode is the opposite of the "
