@@ -41,6 +41,8 @@ MOST = 3
 #: Unusual steps are kept after this many steps. The figures of batches take at most this share
 #: of the run, or this many seconds in a short one. A capsule costs about this many plain steps.
 _KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
+#: Of the blocks for a batch's figures one in so many is timed: a prime, as a step has several.
+_TIMED = 7
 #: Kinds of spikes that later steps may follow from.
 _SPIKES = ("loss", "gradient", "non-finite")
 #: Terms of a loss that are kept in an unremarkable step, until its gradients are there.
@@ -84,7 +86,7 @@ class _Allowance:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
-        self._spent = 0.0
+        self._spent, self._blocks = 0.0, 0
         self.last: float | None = None
 
     @property
@@ -97,14 +99,19 @@ class _Allowance:
         return seconds <= self.left
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count the time of a block."""
+    def counted(self, *, timed: int = 1) -> Iterator[None]:
+        """Count the time of a block. Of short blocks one in ``timed`` stands for all: the clock is
+        a system call, and may take longer than the block."""
+        self._blocks += 1
+        if self._blocks % timed:
+            yield
+            return
         began = clock()
         try:
             yield
         finally:
             self.last = clock() - began
-            self._spent += self.last
+            self._spent += timed * self.last
 
 
 class Spikes:
@@ -179,7 +186,7 @@ class Spikes:
     ) -> None:
         """Read the terms of a loss from its graph; in a usual step only if time allows."""
         if self._settings.explain and self._allowance.affords():
-            with self._allowance.counted():
+            with self._allowance.counted(timed=_TIMED):
                 factor = loss_factor(roots)
             self._factor = None if factor is None else factor / (scale or 1.0)
         loss = None if loss is None else loss / (scale or 1.0)
@@ -191,7 +198,7 @@ class Spikes:
         if not (self._settings.explain and self._allowance.affords()):
             self._losses.append(None)
             return
-        with self._allowance.counted():
+        with self._allowance.counted(timed=_TIMED):
             rows = row_losses(roots)
             if rows is not None and rows.values.numel() > _TERMS:
                 calls = self._detector.calls
@@ -212,7 +219,7 @@ class Spikes:
             return True
         if not self._allowance.affords():
             return False
-        with self._allowance.counted():
+        with self._allowance.counted(timed=_TIMED):
             return before.probe(known)
 
     def gradients_ready(
@@ -308,7 +315,7 @@ class Spikes:
         """Return the figures of the step's batch, as far as time allows."""
         if not (self._settings.explain and self._allowance.affords()):
             return BatchFigures()
-        with self._allowance.counted():
+        with self._allowance.counted(timed=_TIMED):
             calls = [one for one in self._detector.calls if one.returned and not one.overwritten]
             counts = [batch_size(one.args, one.kwargs) or 0 for one in calls]
             losses: list[float] = []
