@@ -38,9 +38,11 @@ from gradscope.typeset.numbers import number
 #: Number of spikes kept in a run, and of other unusual steps; a larger one later replaces the
 #: smallest.
 MOST = 3
-#: Unusual steps are kept after this many steps. The figures of batches take at most this share
-#: of the run, or this many seconds in a short one. A capsule costs about this many plain steps.
-_KNOWN, _SHARE, _FREE, _CAPSULE = 32, 0.005, 1.0, 4
+#: Unusual steps are kept after this many steps. A capsule costs about this many plain steps.
+_KNOWN, _CAPSULE = 32, 4
+#: Capsules of unusual steps take at most this share of the run, or this many seconds in a short
+#: one; so do the figures of batches, with fewer seconds.
+_SHARE, _FREE, _FREE_FIGURES = 0.005, 1.0, 0.5
 #: Of the blocks for a batch's figures one in so many is timed: a prime, as a step has several.
 _TIMED = 7
 #: Kinds of spikes that later steps may follow from.
@@ -80,19 +82,22 @@ class _Spike:
 class _Allowance:
     """The time that a run may spend on figures that no finding needs.
 
+    Args:
+        free: seconds that even a short run may spend.
+
     Attributes:
         last: the seconds of the last counted block; None before the first.
     """
 
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
+    def __init__(self, free: float = _FREE) -> None:
+        self._free, self._began = free, time.perf_counter()
         self._spent, self._blocks = 0.0, 0
         self.last: float | None = None
 
     @property
     def left(self) -> float:
         """The seconds of the allowance that are left."""
-        return max(_FREE, _SHARE * (time.perf_counter() - self._began)) - self._spent
+        return max(self._free, _SHARE * (time.perf_counter() - self._began)) - self._spent
 
     def affords(self, seconds: float = 0.0) -> bool:
         """Return True if so many seconds more are allowed."""
@@ -170,7 +175,8 @@ class Spikes:
         self._nonfinite = False
         # Capsules of unusual steps leave the figures of each step their time; those that are not
         # split by sample are cheap.
-        self._allowance, self._capsules, self._unsplit = (_Allowance() for _ in range(3))
+        self._allowance, self._capsules = _Allowance(_FREE_FIGURES), _Allowance()
+        self._unsplit = _Allowance()
 
     @property
     def forbidden(self) -> str:
