@@ -39,7 +39,8 @@ class Moments:
 def moments(
     optimizer: Optimizer, parameters: Sequence[nn.Parameter]
 ) -> dict[nn.Parameter, Moments]:
-    """Return the moments of each parameter; None if the state has none, or in an unknown form."""
+    """Return the moments of each parameter; None if the state has none, or has them in an unknown
+    form."""
     states = {p: optimizer.state.get(p, {}) for p in parameters}
     kept = {p: kept_moments(optimizer, p) for p in parameters}
     first = {p: one for p, (one, _) in kept.items() if one is not None}

@@ -157,7 +157,7 @@ def follow(opened: RunFile, heading: str | None = None) -> None:
 
 
 def _changing(opened: RunFile, history: RunHistory) -> Iterator[RunHistory]:
-    """Yield the run after each change, and at last as it ended."""
+    """Yield the run after each change, and once more after its end."""
     while True:
         began = time.monotonic()
         yield history

@@ -321,7 +321,10 @@ def _same(name: str, arms: Arms) -> str:
 
 
 def _no_better(name: str, arms: Arms) -> str:
-    ends = f"the loss ends at {number(arms.curves[name].end)}, as it is at {number(arms.plain.end)}"
+    ends = (
+        f"the loss ends at {number(arms.curves[name].end)}, without the change at "
+        f"{number(arms.plain.end)}"
+    )
     return f"{name}: {ends}: {max(0.0, arms.gain(name)):.0%} of what the right inputs could give"
 
 

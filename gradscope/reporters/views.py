@@ -12,7 +12,7 @@ from gradscope.records.report import RuleText
 
 @dataclass(frozen=True, slots=True)
 class TextView:
-    """``width`` None is unlimited, as in a pipe."""
+    """The settings of a text. A ``width`` of None is unlimited, as in a pipe."""
 
     width: int | None = None
     color: bool = False

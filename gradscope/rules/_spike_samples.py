@@ -376,8 +376,8 @@ def _difference(group: _Group, others: Sequence[SpikeSample], history: BatchHist
     large = is_larger_loss(sample.loss, history)
     if sample.constant and history.constant == 0 and history.steps >= (KNOWN if large else _MANY):
         return (
-            f"its input repeats one value; no other input does, of this step and the "
-            f"{history.steps} before"
+            f"its input repeats one value; no other input of this step and the {history.steps} "
+            "before does"
         )
     for path in sample.constant_in:
         if is_unusual_constant(path, sample.loss, history):

@@ -61,7 +61,9 @@ RULE = Rule(
             "values of each unit, below which the layer is judged over all its values; values of "
             "one sample count as the square root of their number",
         ),
-        Threshold("values", 64, "values of all units together, below which it estimates nothing"),
+        Threshold(
+            "values", 64, "number of values of all units together, below which it estimates nothing"
+        ),
     ),
     runs=Runs(samples=10, calls=True),
 )

@@ -80,14 +80,14 @@ def _in_layer(subject: Subject, i: int) -> str | None:
         return f"every channel of {name} is constant over the picture; name an earlier layer"
     if bool((gradient.mean((1, 2)) <= 0).all()):
         return (
-            f"all weights are negative: every channel of {name} speaks against the class, and the "
-            "ReLU cuts that off; --why-not shows it"
+            f"all weights are negative: every channel of {name} lowers the score of the class, and "
+            "the ReLU removes all of them; --why-not shows them"
         )
     together = (gradient.mean((1, 2), keepdim=True) * activation).sum(0)
     if bool((together <= 0).all()):
         return (
-            f"the weighted maps of {name} add up to nothing positive: the layer speaks against "
-            "the class, and the ReLU cuts that off; --why-not shows it"
+            f"the weighted maps of {name} add up to nothing positive: the layer lowers the score "
+            "of the class, and the ReLU removes all of it; --why-not shows it"
         )
     return None
 

@@ -227,8 +227,8 @@ class NanDetector:
         return ()
 
     def _in_backward(self, calls: Sequence[RecordedCall]) -> tuple[NonFiniteOrigin, ...]:
-        """Return the latest call that produces the NaN or Inf from finite gradients; if there is
-        none, the loss did."""
+        """Return the latest call that produces the NaN or Inf from finite gradients; else the
+        operations of the loss that do."""
         if self._external:
             return (given(self._external),)
         for call in reversed(calls):

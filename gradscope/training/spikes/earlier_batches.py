@@ -33,8 +33,8 @@ class _HeldCall:
     indices: Sequence[int] | None
 
     def samples(self, number: int) -> Iterator[SpikeSample]:
-        """Yield the samples with everything that is known without a replay; ``number`` is the
-        call's."""
+        """Yield the samples with everything that is known without a replay; ``number`` is that of
+        the call."""
         count = batch_size(self.args, self.kwargs) or 0
         if not count:
             return
