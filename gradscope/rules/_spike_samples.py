@@ -227,17 +227,33 @@ def is_unusual_length(length: int | None, history: BatchHistory) -> bool:
     )
 
 
-def are_unusual_copies(copies: int | None, count: int, history: BatchHistory) -> bool:
+def are_unusual_copies(
+    copies: int | None,
+    count: int,
+    history: BatchHistory,
+    loss: float | None = None,
+    middle: float | None = None,
+) -> bool:
     """Return True if many inputs of a batch are equal, and far fewer were in the steps before.
+
+    Also True if more are equal than in any step before, and their loss is above those of all
+    samples before, while the other samples' losses are as before.
 
     Args:
         copies: the number of inputs equal to one of them, itself included.
         count: the number of samples in the batch.
         history: the history of the steps before.
+        loss: the loss of the copies.
+        middle: the median loss of the batch.
     """
     if copies is None or not history.copies or history.steps < KNOWN:
         return False
-    return copies >= history.copies * max(_COPIES, count // _COPIED)
+    many = max(_COPIES, count // _COPIED)
+    if copies >= history.copies * many:
+        return True
+    if middle is None or middle > _ALL * (history.high_median or 0.0):
+        return False
+    return copies > max(history.copies, many - 1) and is_larger_loss(loss, history)
 
 
 # ---------------------------------------------------------------- the evidence
@@ -357,10 +373,14 @@ def _copied(capsule: Capsule) -> list[tuple[_Group, str]]:
     history = capsule.history
     group = max(_groups(capsule.samples), key=len)
     count = sum(one.call == group[0].call for one in capsule.samples)
-    if not are_unusual_copies(len(group), count, history):
+    losses = [one.loss for one in capsule.samples if one.loss is not None]
+    middle = median(losses) if losses else None
+    if not are_unusual_copies(len(group), count, history, group[0].loss, middle):
         return []
     before = "no two inputs" if history.copies == 1 else f"at most {history.copies} inputs"
     difference = f"their inputs are equal; in the {history.steps} steps before, {before} were"
+    if not are_unusual_copies(len(group), count, history):
+        difference += ", and no sample's loss was as large"
     return [(group, difference)]
 
 

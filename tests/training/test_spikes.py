@@ -590,6 +590,35 @@ def test_copies_that_fill_a_batch_are_named_if_no_two_inputs_were_equal(
     assert ("sample 2 of 16 and its 3 copies 5, 9, 11" in message) == (cause == "samples")
 
 
+@pytest.mark.parametrize(
+    ("before", "loss", "others", "cause"),
+    [
+        (3, 2.1, 0.5, "samples"),
+        (4, 2.1, 0.5, "undetermined"),  # as many were equal before
+        (3, 1.9, 0.5, "undetermined"),  # a loss before was larger
+        (3, 2.1, 1.3, "undetermined"),  # the other losses grew, too
+    ],
+)
+def test_more_copies_than_ever_with_the_largest_loss_are_named(
+    before: int, loss: float, others: float, cause: str
+) -> None:
+    same = (2, 5, 9, 11)
+    rows = [
+        replace(
+            one,
+            copy_of=2 if one.index in same[1:] else None,
+            loss=loss if one.index in same else others,
+        )
+        for one in quiet().samples
+    ]
+    history = replace(HISTORY, copies=before)
+    found, message = spike_cause(replace(quiet(), samples=tuple(rows), history=history))
+    assert found == cause, message
+    assert ("at most 3 inputs were, and no sample's loss was as large" in message) == (
+        cause == "samples"
+    )
+
+
 @pytest.mark.parametrize(("before", "cause"), [(2, "samples"), (3, "undetermined")])
 def test_copies_that_fill_a_batch_are_named_if_far_fewer_inputs_were_equal(
     before: int, cause: str

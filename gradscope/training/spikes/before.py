@@ -123,7 +123,9 @@ class StepsBefore:
         if (
             is_unusual_input(figures.input_max, history)
             or is_unusual_length(figures.length, history)
-            or are_unusual_copies(figures.copies, figures.count, history)
+            or are_unusual_copies(
+                figures.copies, figures.count, history, figures.sample_loss, figures.median_loss
+            )
             or (figures.constant and history.constant == 0 and history.steps >= _KNOWN)
             or any(
                 count and is_unusual_constant(path, figures.sample_loss, history)
