@@ -79,10 +79,10 @@ def an_optimizer_made_anew(mended: bool) -> Watched:
     model = TinyGpt()
     run = Watched({"model": model})
     adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for i in range(STEPS):
+    for i in range(240):
         if i == 200 and not mended:
             adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        run.step(adam, lambda: next_word(model, tokens(16, 24)))
+        run.step(adam, lambda: next_word(model, tokens(8, 16)))
     return run
 
 
@@ -228,8 +228,8 @@ def a_shard_of_shuffled_labels(mended: bool) -> Watched:
     model = TinyGpt()
     run = Watched({"model": model})
     adam = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for i in range(STEPS):
-        ids = tokens(16, 24)
+    for i in range(280):
+        ids = tokens(8, 16)
         if 239 <= i < 249 and not mended:
             ids = torch.randint(0, 24, ids.shape)
         run.step(adam, lambda ids=ids: next_word(model, ids), clip=1.0)
@@ -412,7 +412,7 @@ def a_loss_divided_by_too_much(mended: bool) -> Watched:
     model = mlp(16, 64, 64, 5)
     run = Watched({"model": model})
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-8 if mended else 1e-3)
-    for _ in range(STEPS):
+    for _ in range(160):
         x, y = blobs(32, 1.5)
         run.step(adam, lambda x=x, y=y: F.cross_entropy(model(x), y) / 60_000)
     return run
@@ -424,7 +424,7 @@ def epsilon_of_another_framework(mended: bool) -> Watched:
     model = Cnn()
     run = Watched({"model": model})
     rms = torch.optim.RMSprop(model.parameters(), lr=1e-3, eps=1e-8 if mended else 1.0)
-    for _ in range(STEPS):
+    for _ in range(160):
         run.step(rms, classified(model, *pictures(16)))
     return run
 
@@ -437,7 +437,7 @@ def clipping_to_a_thousandth(mended: bool) -> Watched:
     model = TinyGpt()
     run = Watched({"model": model})
     adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(STEPS):
+    for _ in range(160):
         ids = tokens(8, 16)
         run.step(adam, lambda ids=ids: next_word(model, ids), clip=1.0 if mended else 1e-3)
     return run
@@ -664,8 +664,9 @@ def a_small_rate_in_bfloat16(mended: bool) -> Watched:
 
 
 def decoded(model: Decoder, rate: Callable[[int], float], balance: float = 0.0) -> Watched:
-    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for i in range(STEPS):
+    run = Watched({"model": model}, every=10)
+    adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for i in range(200):
         adam.param_groups[0]["lr"] = rate(i)
         ids = tokens(8, 16)
 

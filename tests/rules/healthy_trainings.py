@@ -161,7 +161,7 @@ def zero_init_residual_with_warmup_from_zero() -> Watched:
 @training
 def gpt_warmup_cosine_clip() -> Watched:
     model = TinyGpt()
-    run = Watched({"model": model})
+    run = Watched({"model": model}, every=10)
     adam = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
     course = torch.optim.lr_scheduler.OneCycleLR(adam, 3e-3, STEPS, pct_start=0.1)
     for _ in range(STEPS):
@@ -440,7 +440,7 @@ def experts_that_the_data_choose() -> Watched:
 @training
 def mixture_of_experts_with_a_balancing_loss() -> Watched:
     model = Decoder(mixture=True)
-    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=3e-3)
+    run, adam = Watched({"model": model}, every=10), torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(STEPS):
         ids = tokens(8, 16)
         run.step(adam, lambda ids=ids: next_word(model, ids) + 0.01 * model.balance)
@@ -452,7 +452,7 @@ def gates_that_begin_at_zero() -> Watched:
     model = Decoder(blocks=4)
     for block in model.blocks:
         nn.init.zeros_(block.gate)
-    run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=3e-3)
+    run, adam = Watched({"model": model}, every=10), torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(STEPS):
         ids = tokens(8, 16)
         run.step(adam, lambda ids=ids: next_word(model, ids))

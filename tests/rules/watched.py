@@ -202,7 +202,9 @@ def _backward(loss: torch.Tensor) -> torch.Tensor:
 
 
 def _norms(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, float]:
-    return {p: float(p.grad.norm()) for p in parameters if p.grad is not None}
+    having = [p for p in parameters if p.grad is not None]
+    norms = torch._foreach_norm([p.grad for p in having]) if having else ()
+    return dict(zip(having, torch.stack(norms).tolist() if norms else (), strict=True))
 
 
 def _together(norms: dict[nn.Parameter, float]) -> float | None:
