@@ -14,20 +14,25 @@ import multiprocessing
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import thread
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
-from multiprocessing import connection, forkserver
+from functools import cache, partial
+from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 from unittest import mock
 
+#: In the environment of a command it asks for fresh interpreters for what the command starts.
+FRESH = "GRADSCOPE_TESTS_FRESH"
 #: What the server imports: the libraries, and of gradscope what most commands need.
 _IMPORTED = [
     *("numpy", "numpy.typing", "PIL.Image", "pydantic", "pydantic.type_adapter", "rich.table"),
@@ -156,10 +161,48 @@ def _command(
 ) -> NoReturn:
     """In the new process: become the command, with something ``around`` all but its last flush."""
     _prepare(cwd, env, out, err)
+    if hasattr(os, "fork"):
+        subprocess.Popen = _Nested  # type: ignore[misc]
+    _gradscope(words, around)
+
+
+def _gradscope(words: list[str], around: AbstractContextManager[None] | None = None) -> NoReturn:
     sys.argv = ["gradscope", *words]
     from gradscope.__main__ import main
 
     _end_after(main, around)
+
+
+class _Nested(subprocess.Popen[bytes]):
+    """A process of a copied command: if it is gradscope too, a copy of the copy.
+
+    Python starts no other program then: what would come just before it becomes the command.
+    """
+
+    def __init__(self, args: Sequence[str], **kwargs: Any) -> None:
+        env = dict(kwargs.get("env") or os.environ)
+        if [*args[:3]] == [sys.executable, "-m", "gradscope"] and FRESH not in env:
+            kwargs["preexec_fn"] = partial(_become, [*args[3:]], env)
+            # What a copy inherits as its first descriptor is the server's.
+            kwargs["stdin"] = kwargs.get("stdin") or subprocess.DEVNULL
+        super().__init__(args, **kwargs)
+
+
+def _become(words: list[str], env: dict[str, str]) -> NoReturn:
+    """In the new process, whose working directory and streams are set."""
+    for finalizer in [*weakref.finalize._registry]:  # its temporary folders are the parent's
+        finalizer.atexit = False
+    thread._threads_queues.clear()  # at its end it would wait for the parent's threads
+    # An interpreter has no server to copy processes from, and no tracker of resources yet.
+    multiprocessing.set_start_method(None, force=True)
+    resource_tracker._resource_tracker._fd = None
+    os.closerange(3, 1 << 10)  # among them the pipe that the parent reads until the program starts
+    os.environ.clear()
+    os.environ.update(env)
+    multiprocessing.process.ORIGINAL_DIR = str(Path.cwd())
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    _streams()
+    _gradscope(words)
 
 
 def _interpreter(words: list[str], cwd: str, env: dict[str, str], out: Path, err: Path) -> NoReturn:
@@ -191,7 +234,11 @@ def _prepare(cwd: str, env: dict[str, str], out: Path, err: Path) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(handle, number)
         os.close(handle)
-    # As an interpreter opens them that writes to a pipe.
+    _streams()
+
+
+def _streams() -> None:
+    """Open them as an interpreter that writes to a pipe."""
     sys.stdout = sys.__stdout__ = _text(1, "strict")
     sys.stderr = sys.__stderr__ = _text(2, "backslashreplace", line_buffering=True)
 
