@@ -10,6 +10,7 @@ from gradscope.records.loop_figures import LoopTokens, LossOperation, LossTarget
 from gradscope.records.report import Finding
 from gradscope.records.training import TrainingFinding
 from gradscope.rules._words import listed, plural
+from gradscope.typeset.numbers import shape
 
 #: What `find_in_loop` yields.
 LoopFindings = Iterator[TrainingFinding]
@@ -106,14 +107,11 @@ def full_names(parameters: Iterable[LoopParameter], loop: LoopRecord) -> list[st
     models."""
     several = len(loop.models) > 1
     return [
-        f"{one.model}.{one.name}" if several and one.model else one.name or shape(one)
+        f"{one.model}.{one.name}"
+        if several and one.model
+        else one.name or f"a tensor {shape(one.shape)}"
         for one in parameters
     ]
-
-
-def shape(parameter: LoopParameter) -> str:
-    """Return the words for a parameter without a name: its shape."""
-    return f"a tensor [{', '.join(map(str, parameter.shape))}]"
 
 
 def gathered(

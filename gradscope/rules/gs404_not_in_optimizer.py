@@ -26,6 +26,7 @@ from gradscope.rules._loop import (
 from gradscope.rules._reading import Tree
 from gradscope.rules._rule import Findings, Limits, Rule, Runs
 from gradscope.rules._words import listed, plural
+from gradscope.typeset.numbers import shape
 
 RULE = Rule(
     code="GS404",
@@ -129,7 +130,7 @@ def _plain_tensors(loop: LoopRecord) -> LoopFindings:
 
 def _plain_tensor(kept: PlainTensor, model: LoopModel, more: Sequence[PlainTensor]) -> Finding:
     way = ".".join(filter(None, (model.name, kept.module, kept.attribute)))
-    shown = f"[{', '.join(map(str, kept.shape))}]"
+    shown = shape(kept.shape)
     made = "it" if kept.leaf else "what it was made of"
     names = listed([one.attribute for one in more])
     others = f" So {'is' if len(more) == 1 else 'are'} {names}." if more else ""

@@ -6,6 +6,7 @@ import math
 
 from gradscope.records.report import Report
 from gradscope.rules._rule import Findings, Limits, Rule, Runs
+from gradscope.typeset.numbers import shape
 
 RULE = Rule(
     code="GS514",
@@ -42,16 +43,16 @@ def find(report: Report, limits: Limits) -> Findings:
     for call in report.calls:
         if call.name in done or not call.inputs:
             continue
-        shape = call.inputs[0].activation.shape
+        given = call.inputs[0].activation.shape
         of = kinds.get(call.name, ())
         weight = sizes.get(f"{call.name}.weight", ())
-        one = any(kind in of for kind in _LAST) and weight == (1,) and shape[-1:] == (1,)
-        if one or ("GroupNorm" in of and groups.get(call.name) == math.prod(shape[1:])):
+        one = any(kind in of for kind in _LAST) and weight == (1,) and given[-1:] == (1,)
+        if one or ("GroupNorm" in of and groups.get(call.name) == math.prod(given[1:])):
             done.add(call.name)
             yield RULE.finding(
                 call.name,
                 f"this {call.type} normalizes over a single number of its input "
-                f"[{', '.join(map(str, shape))}]: its output is the same for every input.",
+                f"{shape(given)}: its output is the same for every input.",
                 call=call.call,
                 value=1.0,
             )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import LossOperation
 from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
+from gradscope.typeset.numbers import shape
 
 RULE = Rule(
     code="GS817",
@@ -53,10 +52,6 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
 
 
 def _does(one: LossOperation) -> str:
-    column, row, result = (_shown(shape) for shape in one.shapes)
+    column, row, result = map(shape, one.shapes)
     operation = f"`{one.name}`" if one.name.isidentifier() else f"the `{one.name}` of the loss"
     return f"{operation} broadcasts {column} with {row} to {result}"
-
-
-def _shown(shape: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, shape))}]"

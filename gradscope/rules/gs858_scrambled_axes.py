@@ -5,6 +5,7 @@ from __future__ import annotations
 from gradscope.records.loop import LoopRecord
 from gradscope.rules._loop import LoopFindings, in_steps, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
+from gradscope.typeset.numbers import shape
 
 RULE = Rule(
     code="GS858",
@@ -36,7 +37,7 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each layer, or for the loss."""
     for one in loop.facts_of("scrambled"):
-        before, after = (_shape(shape) for shape in one.shapes)
+        before, after = map(shape, one.shapes)
         yield RULE.in_loop(
             loop,
             one.name,
@@ -48,7 +49,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             model=one.model,
         )
     for part in operations(loop, "scrambled", limits["share"]):
-        before, after = (_shape(shape) for shape in part.shapes)
+        before, after = map(shape, part.shapes)
         last = len(part.shapes[0]) == len(part.shapes[1])
         yield RULE.in_loop(
             loop,
@@ -66,7 +67,3 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             cause="loss",
             location=of_loss(loop, part),
         )
-
-
-def _shape(sizes: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, sizes))}]"
