@@ -67,7 +67,7 @@ def _replayed(run: Path, path: Path, capsule: Capsule, model: str) -> Capsule:
         options = Options(overrides=[f"model={here}"])
         with (
             _no_training(),
-            _as_typed(model, here),
+            _as_typed(model, here, folder),
             _weights_fit(folder, capsule.step, model),
             opened(read(file, options), options, Report) as workload,
         ):
@@ -154,12 +154,13 @@ def _weights_fit(folder: str, step: int, model: str) -> Iterator[None]:
 
 
 @contextmanager
-def _as_typed(model: str, here: str) -> Iterator[None]:
+def _as_typed(model: str, here: str, temporary: str) -> Iterator[None]:
     """Say errors of the option ``--replay``, with its paths as typed.
 
     Args:
         model: the option's value.
         here: the same with absolute paths.
+        temporary: the folder of the step's config, whose problems repeat those of the option.
     """
     folder = f"{Path.cwd()}/"
 
@@ -179,6 +180,9 @@ def _as_typed(model: str, here: str) -> Iterator[None]:
                 notes=tuple(map(typed, one.notes)),
             )
             for one in error.problems
+            if len(error.problems) == 1
+            or one.place is None
+            or not one.place.file.startswith(temporary)
         ]
         if isinstance(error, ModelError):
             raise ModelError(*problems, report=error.report) from error.__cause__

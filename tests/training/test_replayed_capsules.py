@@ -262,7 +262,13 @@ def test_a_replay_that_cannot_be_says_why_and_changes_no_file(
 
 @pytest.mark.parametrize(
     "model",
-    ["./none.py:Net", "../none.py:Net", "./net.py:Missing", "{_target_: ./none.py:Net}", "{"],
+    [
+        "./none.py:Net",
+        "../none.py:Net",
+        "./net.py:Missing",
+        "{_target_: ./none.py:Net}",
+        "{_target_",
+    ],
 )
 def test_an_error_of_the_model_names_the_option_as_typed(
     tmp_path: Path, unsplit: Callable[..., list[SpikeSample]], model: str
@@ -274,6 +280,7 @@ def test_an_error_of_the_model_names_the_option_as_typed(
     assert f"\n  --> --replay {model}\n" in f"{said}\n"
     assert str(tmp_path) not in said
     assert "argument" not in said
+    assert "step.yaml" not in said
 
 
 def test_a_changed_file_is_named_if_the_gradient_is_another(
