@@ -1,11 +1,12 @@
 """Measures what it costs a training to keep the batch of each step for ``gradscope spike``.
 
-Run: ``python -m tests.benchmarks.spikes [ROUNDS]``. A ResNet-18 and a small GPT-2 are trained under
-``gradscope run``, without capsules, with them, and with ``--keep-batches 4``, in turn. A run counts
-the CPU time of the parts for spikes in its own process, and the script that of its loop: the cost
-is a share of the loop's time without capsules. Beside it are the peak memory of the process, as a
-factor of that without capsules, and whether the script printed the same: all losses and the sum of
-the weights, to the last bit.
+Run: ``python -m tests.benchmarks.spikes [ROUNDS] [SCRIPT]``. A ResNet-18 and a small GPT-2 are
+trained under ``gradscope run``, without capsules, with them, and with ``--keep-batches 4``, in
+turn. SCRIPT ``resnet18`` or ``gpt2`` takes one of them. A run counts the CPU time of the parts for
+spikes in its own process, and the script that of its loop: the cost is a share of the loop's time
+without capsules. A run keeps a bounded number of capsules, so their share falls with its length.
+Beside it are the peak memory of the process, as a factor of that without capsules, and whether the
+script printed the same: all losses and the sum of the weights, to the last bit.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ print(sum(p.double().sum().item() for p in net.parameters()).hex())
 #: The scripts, each with its number of steps: from the 33rd on steps are compared, and the most
 #: unusual of them get a capsule.
 _SCRIPTS = {
-    "ResNet-18": (
+    "resnet18": (
         """
 import torch, torchvision
 torch.manual_seed(0)
@@ -49,7 +50,7 @@ def loss_of():
 """,
         60,
     ),
-    "GPT-2, small": (
+    "gpt2": (
         """
 import torch, transformers
 torch.manual_seed(0)
@@ -57,10 +58,10 @@ net = transformers.GPT2LMHeadModel(
     transformers.GPT2Config(vocab_size=2000, n_embd=256, n_layer=4, n_head=4, n_positions=128)
 )
 def loss_of():
-    ids = torch.randint(2000, (8, 128))
+    ids = torch.randint(2000, (4, 128))
     return net(input_ids=ids, labels=ids).loss
 """,
-        60,
+        40,
     ),
 }
 _WAYS = {
@@ -121,11 +122,12 @@ def measured(folder: Path, options: tuple[str, ...]) -> _Measured:
     return _Measured(loop, seconds, calls, used.ru_maxrss / 1024, (folder / "printed").read_text())
 
 
-def main(rounds: int) -> None:
+def main(rounds: int, names: list[str]) -> None:
     """Print the cost of each way, for each script."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])
-    for name, (script, steps) in _SCRIPTS.items():
+    for name in names:
+        script, steps = _SCRIPTS[name]
         found: dict[str, list[_Measured]] = {way: [] for way in _WAYS}
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "train.py").write_text(script + _LOOP.format(steps=steps))
@@ -153,4 +155,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["run"]:
         counted(sys.argv[1:])
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 1, sys.argv[2:] or list(_SCRIPTS))
