@@ -10,10 +10,11 @@ RULE = Rule(
     code="GS829",
     name="nll-of-scores",
     severity="error",
-    summary="`nll_loss` gets raw scores instead of log-probabilities",
+    summary="`nll_loss` or `ctc_loss` gets other numbers than log-probabilities",
     what=(
         "Reads the input of `nll_loss` in the graph of the loss. It fires if that is the output "
-        "of a linear or convolution layer, without a log_softmax in between."
+        "of a linear or convolution layer, without a log_softmax in between. It also fires if the "
+        "numbers that `ctc_loss` gets are nowhere the logarithms of probabilities that sum to 1."
     ),
     why=(
         "The loss has no lower bound: it falls below 0 as the scores of all classes grow alike, "
@@ -34,13 +35,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for a run."""
     for one in operations(loop, "scores", limits["share"]):
         shape = ", ".join(map(str, one.shapes[0]))
+        aligned = one.name == "ctc_loss"
+        what = f"numbers [{shape}]" if aligned else f"the raw scores [{shape}] of a layer"
         yield RULE.in_loop(
             loop,
             "",
-            f"`nll_loss` gets the raw scores [{shape}] of a layer "
+            f"`{one.name}` gets {what} "
             f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read: it takes "
             "log-probabilities, the output of `log_softmax`.",
-            advice="Use `cross_entropy` on the scores, or `log_softmax` before `nll_loss`.",
+            advice="Put a `log_softmax` over the classes before `ctc_loss`."
+            if aligned
+            else "Use `cross_entropy` on the scores, or `log_softmax` before `nll_loss`.",
             value=float(one.count),
             threshold=limits["share"],
             location=of_loss(loop, one),

@@ -312,6 +312,20 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
+    "a CTC loss of probabilities": LoopProgram(
+        "GS829", ("`ctc_loss` gets numbers [6, 8, 5]", "log-probabilities"), """
+        net = nn.Linear(4, 5)
+        lengths, sizes = torch.full((8,), 6), torch.full((8,), 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            scores = net(torch.randn(6, 8, 4))
+            given = scores.softmax(2)  # broken
+            given = scores.log_softmax(2)  # mended
+            optimizer.zero_grad()
+            loss = F.ctc_loss(given, torch.randint(1, 5, (8, 2)), lengths, sizes)  # here
+            loss.backward()
+            optimizer.step()
+        """),
     "a cosine embedding loss with targets of 0 and 1": LoopProgram(
         "GS876", ("`cosine_embedding_loss` gets targets other than 1 and -1",), """
         net = nn.Linear(4, 8)

@@ -48,6 +48,8 @@ from gradscope.training.loop.script_lines import (
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.loop.weighted_terms import weighted_terms
 
+#: How far the logarithm of a sum of probabilities is from 0 if they are not normalized.
+_UNNORMALIZED = 0.05
 _SEQUENCE = torch._C._autograd._get_sequence_nr
 #: Number of known model calls between two steps, and of steps with stacks.
 _CALLS, _STEPS = 64, 3
@@ -326,12 +328,22 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
             return None
         called = "log_softmax" if name.startswith("Log") else "softmax"
         return ("single-softmax", called), (shape,), node
+    if name == "CtcLossBackward" and _takes_scores(node):
+        return ("scores", "ctc_loss"), (tuple(node._saved_log_probs.shape),), node
     if uncounted_pairs(node):
         return ("pair-targets", "cosine_embedding_loss"), (), node
     found = broadcast(node)
     if found is None:
         return None
     return ("broadcast", found.operation), (found.column, found.row, found.result), node
+
+
+def _takes_scores(loss: Node) -> bool:
+    """Return True if the classes' probabilities of a ctc_loss do not sum to 1 at any position."""
+    given = getattr(loss, "_saved_log_probs", None)
+    if not isinstance(given, torch.Tensor) or not given.numel():
+        return False
+    return bool((given.detach().double().logsumexp(-1).abs() > _UNNORMALIZED).all())
 
 
 def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:

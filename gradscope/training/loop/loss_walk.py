@@ -44,7 +44,7 @@ _MADE_OF = (
             *("SqrtBackward", "LogBackward", "Log1PBackward", "ClampBackward", "ClampMinBackward"),
             *("ClampMaxBackward", "SigmoidBackward", "LogSigmoidBackward", "KlDivBackward"),
             *("StackBackward", "CatBackward", "MaskedFillBackward", "RsubBackward"),
-            "NanToNumBackward",
+            *("NanToNumBackward", "CtcLossBackward"),
         }
     )
 )
@@ -82,7 +82,7 @@ def operations(root: Node) -> Iterator[Node]:
         if name not in _MADE_OF:
             continue
         yield node
-        if name == "SoftmaxBackward":
+        if name in ("SoftmaxBackward", "CtcLossBackward"):
             continue
         following = [one for one, _ in node.next_functions if one is not None]
         # A sum with weights that a model computes, as in attention, is part of the model.
