@@ -11,8 +11,9 @@ from rules.calibrate import checked
 pytestmark = pytest.mark.slow
 
 COUNTING = [name for name, case in CASES.items() if case.code.startswith("GS2")]
-#: With two samples or fewer it cannot be told from a layer whose units are on once in a while.
-MORE = {"units_killed_in_training": 4}
+#: With two samples or fewer it cannot be told from a layer whose units are on once in a while; and
+#: a few numbers may be close together by chance.
+MORE = {"units_killed_in_training": 4, "pixels_normalized_with_the_statistics_of_bytes": 8}
 
 
 @pytest.mark.parametrize("samples", [1, 2, 4, 8])
