@@ -17,8 +17,9 @@ RULE = Rule(
         "steps. It fires if all targets of all batches are equal. Before it reports during the "
         "run, it reads the targets of 64 more steps. The scores of classes must come from a "
         "trainable layer with one output per class: a contrastive loss, whose positive is always "
-        "at the same index, does not count. Losses with class weights do not count either, nor a "
-        "squared error, or a binary loss on pairs, beside other terms of the loss."
+        "at the same index, does not count. A binary loss may also be on products of embeddings. "
+        "Losses with class weights do not count, nor a squared error, or such a product, beside "
+        "other terms of the loss."
     ),
     why=(
         "The network learns one answer for everything, and the loss falls to 0, which looks like "

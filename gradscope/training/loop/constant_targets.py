@@ -9,9 +9,11 @@ from dataclasses import replace
 import torch
 from torch.autograd.graph import Node
 
+from gradscope.capture.nodes import MOVES
 from gradscope.records.loop_figures import LossSide, LossTargets
 from gradscope.training.loop.loss_lines import ignored_at
 from gradscope.training.loop.loss_walk import (
+    ARITHMETIC,
     BINARY,
     CLASSES,
     SOFTMAX,
@@ -109,6 +111,11 @@ _SQUARES = "MseLossBackward"
 _WEIGHTED = 1024
 #: A batch of fewer says little.
 _FEWEST = 8
+
+
+#: What a score may be made of that is a product of embeddings, and the nodes that are walked.
+_PRODUCTS = ARITHMETIC | MOVES | {"SumBackward", "BmmBackward", "SigmoidBackward"}
+_NODES = 64
 
 
 class TargetsOfLayer:
@@ -270,8 +277,9 @@ class Targets:
         heads = weight is not None and (
             name not in CLASSES or (classes > 1 and classes in weight.shape[:2])
         )
-        # A binary loss on scores of pairs is judged too: all pairs of all its backwards together.
-        pairs = weight is None and name in BINARY
+        # A binary loss on products of embeddings is judged too, all pairs together. Other scores
+        # without a trainable layer may be those of a frozen critic.
+        pairs = weight is None and name in BINARY and _is_of_embeddings(node)
         known = self._of.setdefault((loss, id(weight)), TargetsOfLayer(loss, classes))
         known.layer = heads
         index = getattr(node, "_saved_ignore_index", None)
@@ -294,6 +302,24 @@ class Targets:
     def followed(self) -> None:
         """Note that the targets of one more backward were read, because they were suspect."""
         self._more -= 1
+
+
+def _is_of_embeddings(loss: Node) -> bool:
+    """Return True if the scores of a loss are products and sums of embeddings, and of nothing
+    else."""
+    stack = [one for one, _ in loss.next_functions[:1] if one is not None]
+    seen, tables = set(stack), 0
+    while stack and len(seen) < _NODES:
+        node = stack.pop()
+        if kind(node) == "EmbeddingBackward":
+            tables += 1
+            continue
+        if kind(node) not in _PRODUCTS:
+            return False
+        following = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= following
+        stack += following
+    return tables > 1 and not stack
 
 
 def _classes(loss: Node) -> int:
