@@ -328,8 +328,8 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
             return None
         called = "log_softmax" if name.startswith("Log") else "softmax"
         return ("single-softmax", called), (shape,), node
-    if name == "CtcLossBackward" and _takes_scores(node):
-        return ("scores", "ctc_loss"), (tuple(node._saved_log_probs.shape),), node
+    if name == "CtcLossBackward" and (given := _unnormalized(node)) is not None:
+        return ("scores", "ctc_loss"), (given,), node
     if uncounted_pairs(node):
         return ("pair-targets", "cosine_embedding_loss"), (), node
     found = broadcast(node)
@@ -338,12 +338,14 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     return ("broadcast", found.operation), (found.column, found.row, found.result), node
 
 
-def _takes_scores(loss: Node) -> bool:
-    """Return True if the classes' probabilities of a ctc_loss do not sum to 1 at any position."""
+def _unnormalized(loss: Node) -> Shape | None:
+    """Return the shape of what a ctc_loss gets if the probabilities sum to 1 at no position; else
+    None."""
     given = getattr(loss, "_saved_log_probs", None)
     if not isinstance(given, torch.Tensor) or not given.numel():
-        return False
-    return bool((given.detach().double().logsumexp(-1).abs() > _UNNORMALIZED).all())
+        return None
+    sums = given.detach().double().logsumexp(-1)
+    return tuple(given.shape) if bool((sums.abs() > _UNNORMALIZED).all()) else None
 
 
 def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
