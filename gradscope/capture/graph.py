@@ -65,7 +65,7 @@ def free_nodes(nodes: list[Node]) -> None:
     are gone. torch 2.15 frees nodes with a Python object recursively, so a chain of some 30,000
     overflows the stack.
 
-    Here the list still holds the next node when one is freed.
+    The list still holds the next node while one is freed, so no node frees another.
     """
     nodes.sort(key=_number)
     while nodes:

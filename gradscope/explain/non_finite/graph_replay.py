@@ -58,7 +58,7 @@ class ReplayedLines(ModuleCalls):
         return self.at
 
     def tracer(self) -> NonFiniteTracer:
-        """Return a tracer that reads its lines here."""
+        """Return a tracer that gets the lines of operations from this object."""
         return NonFiniteTracer(self._module, self.last, calls=self)
 
 
