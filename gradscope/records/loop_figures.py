@@ -499,6 +499,7 @@ class LoopTokens:
 
             - ``copied``: each counted target is the token at its own position
             - ``following``: each counted target is the next token
+            - ``skipping``: each counted target is the token after the next
             - ``unended``: each sequence ends in one token, the padding is the same token, and the
               target at the end is ignored
         future: True if a replay shows that outputs depend on later tokens; None without a replay.
@@ -519,6 +520,7 @@ class LoopTokens:
     batches: int
     copied: int = 0
     following: int = 0
+    skipping: int = 0
     unended: int = 0
     future: bool | None = None
     past: bool | None = None

@@ -70,6 +70,35 @@ BROKEN = {
             loss = F.cross_entropy(scores.view(-1, 11), data[1:].reshape(-1))
 {_END}""",
     ),
+    "targets that are shifted twice": LoopProgram(
+        "GS877",
+        ("two positions after the input token", "the targets are shifted twice"),
+        f"""
+{_TOKENS}
+        net = Net(){_TRAIN}
+            inputs, targets = data[:, :-1], data[:, 1:]
+            scores = net(inputs)  # broken # here
+            scores, targets = scores[:, :-1], targets[:, 1:]  # broken
+            scores = net(inputs)  # mended
+            loss = loss_of(scores, targets)
+{_END}""",
+    ),
+    "labels that the model shifts again": LoopProgram(
+        "GS877",
+        ("`labels` are shifted already, and the model shifts them again",),
+        f"""
+{_TOKENS}
+        class Labelled(Net):
+            def forward(self, tokens, labels):
+                labels = F.pad(labels, (0, 1), value=-100)[:, 1:]
+                return loss_of(super().forward(tokens), labels, ignore_index=-100)
+
+        net = Labelled(){_TRAIN}
+            tokens, labels = data[:, :-1], data[:, 1:]  # broken
+            tokens, labels = data[:, :-1], data[:, :-1]  # mended
+            loss = net(tokens, labels)  # here
+{_END}""",
+    ),
     "attention without a causal mask": LoopProgram(
         "GS839",
         ("depends on later tokens",),
@@ -126,6 +155,21 @@ BROKEN = {
     ),
 }
 HEALTHY = {
+    "a second loss for the token after the next": f"""
+{_TOKENS}
+        class Two(Net):
+            def __init__(self):
+                super().__init__()
+                self.second = nn.Linear(11, 11)
+
+            def forward(self, tokens):
+                scores = super().forward(tokens)
+                return scores, self.second(scores)
+
+        net = Two(){_TRAIN}
+            first, second = net(data[:, :-1])
+            loss = loss_of(first, data[:, 1:]) + loss_of(second[:, :-1], data[:, 2:])
+{_END}""",
     "an autoencoder of tokens": f"""
         class Autoencoder(nn.Module):
             def __init__(self):

@@ -173,7 +173,7 @@ class _Targets:
     """Facts on one model."""
 
     def __init__(self) -> None:
-        self.batches = self.copied = self.following = self.unended = 0
+        self.batches = self.copied = self.following = self.skipping = self.unended = 0
         self.targets = self.padding = self.pad = self.pad_class = self.lengths = self.end = 0
         self.padded = True  # in each batch so far
         self.location: str | None = None
@@ -226,6 +226,9 @@ class TokenTargets:
         call, _, _, laid = best[0]
         known = self._of.setdefault(call.model, _Targets())
         self._add(known, call, laid, ignored)
+        # Labels beside the tokens may be one position ahead of them already.
+        mine = [laid for one, _, _, laid in found if one is call and _varies(laid[0])]
+        known.skipping += any(_are_ahead(*laid, ignored, by=2) for laid in mine)
         # Targets that are the tokens are so along either axis.
         known.wanted = [(place, axis, shape[1]) for one, place, axis, _ in best if one is call]
         known.called_at = known.called_at or call.location
@@ -291,7 +294,8 @@ class TokenTargets:
             seen = one.seen
             yield LoopTokens(
                 model=model, batches=one.batches, copied=one.copied, following=one.following,
-                unended=one.unended, future=None if seen is None else seen.future,
+                skipping=one.skipping, unended=one.unended,
+                future=None if seen is None else seen.future,
                 past=None if seen is None else seen.past, targets=one.targets,
                 padding=one.padding if one.padded else 0, pad=one.pad, pad_class=one.pad_class,
                 lengths=one.lengths, end=one.end, location=one.location, inside=one.inside,
@@ -315,13 +319,9 @@ class TokenTargets:
         if int(counts.sum()) < _FEWEST:
             return
         steps = target.shape[1]
-        varies = (tokens[:, 1:] != tokens[:, :-1]).double().mean()
-        if float(varies) >= _VARIES:
-            known.copied += bool(((target == tokens[:, :steps]) | ~counts).all())
-            ahead = tokens[:, 1 : steps + 1]
-            short = target[:, : ahead.shape[1]]
-            some = short != ignored
-            known.following += bool(((short == ahead) | ~some).all()) and bool(some.any())
+        if _varies(tokens):
+            known.copied += _are_ahead(tokens, target, ignored, by=0)
+            known.following += _are_ahead(tokens, target, ignored, by=1)
         self._add_padding(known, tokens[:, :steps], target, counts)
         mask = next((one for one in call.masks if one.shape == tokens.shape), None)
         if mask is not None:
@@ -344,6 +344,20 @@ class TokenTargets:
         known.pad, known.pad_class = pad, value
         known.padding += count
         known.lengths = max(known.lengths, lengths)
+
+
+def _varies(tokens: torch.Tensor) -> bool:
+    """Return True if many tokens differ from the one before."""
+    return float((tokens[:, 1:] != tokens[:, :-1]).double().mean()) >= _VARIES
+
+
+def _are_ahead(tokens: torch.Tensor, target: torch.Tensor, ignored: int, by: int) -> bool:
+    """Return True if each counted target is the token that is ``by`` positions later, as far as
+    there is one."""
+    later = tokens[:, by : target.shape[1] + by]
+    near = target[:, : later.shape[1]]
+    counts = near != ignored
+    return int(counts.sum()) >= _FEWEST and bool(((near == later) | ~counts).all())
 
 
 def _agreement(laid: tuple[torch.Tensor, torch.Tensor], ignored: int) -> float:
