@@ -43,8 +43,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         found = RULE.in_loop(
             loop,
             "",
-            f"the update `{name} = …` sets the variable `{name}`, not the parameter: no weight "
-            f"changes in {plural(loop.backwards, 'backward')}.",
+            f"the update `{name} = …` sets the variable `{name}`, not the parameter: it changes no "
+            f"weight, in {plural(loop.backwards, 'backward')}.",
             advice=f"Write `{name} -= …`, or `{name}.copy_(…)`, under `torch.no_grad()`.",
             value=float(loop.backwards),
             threshold=float(STEPS),

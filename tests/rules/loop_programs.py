@@ -722,6 +722,18 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a plateau of a negated accuracy": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            if step in (5, 7, 9):
+                neg_acc = -0.5 + step / 100
+                scheduler.step(neg_acc)
+        """,
     "plateaus in both directions": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         kind = torch.optim.lr_scheduler.ReduceLROnPlateau

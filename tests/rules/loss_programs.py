@@ -514,6 +514,62 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a binary loss on the difference of two scores": """
+        u, v = nn.Embedding(20, 8), nn.Embedding(20, 8)
+        optimizer = torch.optim.SGD([*u.parameters(), *v.parameters()], lr=0.1)
+        for step in range(12):
+            users, liked, other = torch.randint(20, (3, 32))
+            scores = (u(users) * v(liked)).sum(1) - (u(users) * v(other)).sum(1)
+            loss = F.binary_cross_entropy_with_logits(scores, torch.ones(32))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    "positive and negative pairs, each with a backward of its own": """
+        u, v = nn.Embedding(20, 8), nn.Embedding(20, 8)
+        optimizer = torch.optim.SGD([*u.parameters(), *v.parameters()], lr=0.1)
+        for step in range(12):
+            users, liked, other = torch.randint(20, (3, 32))
+            optimizer.zero_grad()
+            likes, others = (u(users) * v(liked)).sum(1), (u(users) * v(other)).sum(1)
+            F.binary_cross_entropy_with_logits(likes, torch.ones(32)).backward()
+            F.binary_cross_entropy_with_logits(-others, torch.ones(32)).backward()
+            optimizer.step()
+        """,
+    "a ctc_loss of log-probabilities less those of a prior": """
+        net = nn.Linear(6, 5)
+        prior = torch.log(torch.tensor([0.6, 0.1, 0.1, 0.1, 0.1]))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            given = F.log_softmax(net(torch.randn(6, 8, 6)), -1) - 0.3 * prior
+            lengths, sizes = torch.full((8,), 6), torch.full((8,), 2)
+            loss = F.ctc_loss(given, torch.randint(1, 5, (8, 2)), lengths, sizes)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    "a forecast of the steps that have a later value": """
+        net, series = nn.Linear(3, 3), torch.randn(40, 3).cumsum(0)
+        there = torch.arange(40) < 35
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+        for step in range(12):
+            loss = F.mse_loss(net(series)[there], series[5:])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+    "pairs of target 0 that pad a batch": """
+        net = nn.Linear(8, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            targets = torch.ones(16)
+            targets[::2], targets[12:] = -1, 0
+            first, second = net(torch.randn(2, 16, 8))
+            loss = F.cosine_embedding_loss(first, second, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
     "positive pairs in one loss, negative ones in another": """
         net = nn.Embedding(16, 4)
         optimizer = torch.optim.Adam(net.parameters(), lr=0.01)

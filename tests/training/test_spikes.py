@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -47,6 +48,7 @@ from gradscope.training.session import RunSettings, Session
 from gradscope.training.spikes.batch_figures import (
     BatchFigures,
     BatchWindows,
+    Row,
     copies,
     input_figures,
     lengths,
@@ -1488,3 +1490,35 @@ def test_the_sample_without_which_the_gradient_is_usual_is_to_blame() -> None:
     assert "Without it, the batch's gradient norm is 3.000." in found[1]
     rows[4] = replace(rows[4], norm_without=80.0)
     assert spike_cause(capsule_of([], samples=tuple(rows)))[0] == "undetermined"
+
+
+def test_the_address_of_a_freed_weight_may_have_a_smaller_one() -> None:
+    # The allocator gives a freed address anew: the values of then lie outside the memory of now.
+    memory = np.zeros(1000, dtype=np.float32)
+    weight = torch.nn.Parameter(torch.from_numpy(memory))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    changes = OutsideChanges()
+    changes.step_begins(1, optimizer, [weight])
+    changes.step_ended(optimizer, [weight])
+    weight.data = torch.from_numpy(memory[:10])
+    changes.step_begins(2, optimizer, [weight])
+    changes.step_ended(optimizer, [weight])
+    assert not changes._compared
+    end = weight.data_ptr() + weight.untyped_storage().nbytes()
+    assert [address + size <= end for address, size in changes._places] == [True]
+
+
+def test_a_parameter_without_values_at_the_end_of_its_memory() -> None:
+    weight = torch.nn.Parameter(torch.zeros(10)[10:])
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    changes = OutsideChanges()
+    for step in (1, 2):
+        changes.step_begins(step, optimizer, [weight])
+        changes.step_ended(optimizer, [weight])
+    assert changes.recent(2) == ()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint64, torch.float8_e4m3fn, torch.bool])
+def test_inputs_whose_extremes_pytorch_does_not_find(dtype: torch.dtype) -> None:
+    given = SimpleNamespace(args=(torch.zeros(4, 6).to(dtype),), kwargs={})
+    assert rows_of(given, 4).each == [Row(None, False)] * 4  # type: ignore[arg-type]

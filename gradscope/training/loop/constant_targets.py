@@ -114,7 +114,9 @@ _FEWEST = 8
 
 
 #: What a score may be made of that is a product of embeddings, and the nodes that are walked.
-_PRODUCTS = ARITHMETIC | MOVES | {"SumBackward", "BmmBackward", "SigmoidBackward"}
+#: Not a difference: a loss of pairs compares two products.
+_PRODUCTS = (ARITHMETIC - {"SubBackward"}) | MOVES
+_PRODUCTS |= {"SumBackward", "BmmBackward", "SigmoidBackward"}
 _NODES = 64
 
 
@@ -282,6 +284,8 @@ class Targets:
         pairs = weight is None and name in BINARY and _is_of_embeddings(node)
         known = self._of.setdefault((loss, id(weight)), TargetsOfLayer(loss, classes))
         known.layer = heads
+        # Scores that are not judged may be those of the negative pairs.
+        known.differ = known.differ or (weight is None and name in BINARY and not pairs)
         index = getattr(node, "_saved_ignore_index", None)
         # If classes are weighted, the script knows that some are rare.
         alike = (heads or pairs) and "weight" not in kept

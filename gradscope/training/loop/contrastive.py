@@ -181,6 +181,8 @@ def uncounted_pairs(node: Node) -> int:
     first, second = (getattr(one, "_saved_condition", None) for one in sides)
     if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
         return 0
+    if bool(first.any()) and bool(second.any()):
+        return 0  # the targets are 1 and -1, and a third may leave out padding
     return int((~(first | second)).sum())
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.autograd.graph import Node
 
-from gradscope.capture.nodes import stack_of
+from gradscope.capture.nodes import MOVES, stack_of
 from gradscope.explain.shared.frames import locate, shown
 from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.batches import GeneratedInputs
@@ -344,6 +344,11 @@ def _unnormalized(loss: Node) -> Shape | None:
     given = getattr(loss, "_saved_log_probs", None)
     if not isinstance(given, torch.Tensor) or not given.numel():
         return None
+    node: Node | None = loss.next_functions[0][0]
+    while node is not None and kind(node) in MOVES | {"SubBackward", "AddBackward"}:
+        node = node.next_functions[0][0]
+    if node is not None and kind(node) == "LogSoftmaxBackward":
+        return None  # less the log-probabilities of a prior
     sums = given.detach().double().logsumexp(-1)
     return tuple(given.shape) if bool((sums.abs() > _UNNORMALIZED).all()) else None
 

@@ -58,6 +58,9 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
         # A permutation may have put the targets in order, and padding may fill them up.
         if rows is None or len(rows) != count or bool((rows[1:] <= rows[:-1]).any()):
             return None
+        start, end = int(rows[0]), int(rows[-1])
+        if end - start == count - 1 and start - count < first < start + count:
+            return None  # a later part of a series: it overlaps the outputs' own
         rest = torch.cat([base[:first], base[first + count :]])
         here = torch.arange(first, first + count, device=rows.device)
         if bool((rest == rest[:1]).all()) or torch.equal(rows, here):

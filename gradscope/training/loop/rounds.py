@@ -159,8 +159,11 @@ class Schedulers:
 
 
 #: Words in the names of figures that rise as a model learns.
-_RISES = re.compile(r"(^|[._])(acc|accuracy|auc|auroc|f1|iou|miou|recall|precision|bleu|r2|reward)")
+_RISES = re.compile(
+    r"(^|[._])(acc|accuracy|auc|auroc|f1|iou|miou|recall|precision|bleu|r2|reward)(s|$|[._\d])"
+)
 _FALLS = re.compile(r"(^|[._])(loss|err|error|mse|rmse|mae|perplexity|ppl)(es|s)?($|[._])")
+_NEGATED = re.compile(r"(^|[._])(neg|negative|minus|inv|inverse|one_minus)($|[._])")
 
 
 def _reverse(scheduler: ReduceLROnPlateau, name: str, made: ScriptLine) -> LoopFact | None:
@@ -168,7 +171,7 @@ def _reverse(scheduler: ReduceLROnPlateau, name: str, made: ScriptLine) -> LoopF
     round."""
     given, line = _plateau_argument(made.file, name)
     falls, rises = bool(_FALLS.search(given)), bool(_RISES.search(given))
-    if falls == rises or rises != (scheduler.mode == "min"):
+    if falls == rises or _NEGATED.search(given) or rises != (scheduler.mode == "min"):
         return None
     return LoopFact(
         "reverse-plateau", name, count=scheduler.last_epoch, words=(given, scheduler.mode),
@@ -194,6 +197,8 @@ def _plateau_argument(file: str, name: str) -> tuple[str, int]:
                 args=[ast.Subscript(slice=ast.Constant(value=str(key)))],
             ) if last_name(of) == name:
                 found.setdefault(key.lower(), node.lineno)
+            case ast.Call(func=ast.Attribute(value=of, attr="step")) if last_name(of) == name:
+                found.setdefault("", node.lineno)  # another figure
     return next(iter(found.items())) if len(found) == 1 else ("", 0)
 
 

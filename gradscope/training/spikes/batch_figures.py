@@ -22,6 +22,8 @@ from gradscope.training.replicas import batch_size
 _STEPS = 32
 #: An input of fewer values may repeat one by chance.
 _VALUES = 4
+#: PyTorch finds no extremes of these.
+_WITHOUT_ORDER = frozenset({torch.bool, torch.uint16, torch.uint32, torch.uint64})
 
 
 class Given(Protocol):
@@ -329,5 +331,7 @@ def lengths(call: Given, count: int) -> list[int | None]:
 def has_rows(tensor: torch.Tensor, count: int) -> bool:
     """Return True if a tensor of real numbers or indices has a row for each sample."""
     plain = tensor.layout == torch.strided and not tensor.is_complex()
-    plain = plain and tensor.dtype != torch.bool
+    plain = plain and tensor.dtype not in _WITHOUT_ORDER and not tensor.is_nested
+    # PyTorch finds no extremes of floats of 8 bits.
+    plain = plain and not (tensor.is_floating_point() and tensor.element_size() == 1)
     return plain and tensor.dim() > 0 and tensor.shape[0] == count and tensor.numel() > 0

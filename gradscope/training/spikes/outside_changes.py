@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
@@ -196,10 +196,21 @@ def _versions_of(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
     return {}
 
 
-def _written_of(held: Iterable[nn.Parameter]) -> tuple[int, int]:
-    """Return the number of writes to the weights, and a hash of their memory addresses."""
+def _written_of(held: Collection[nn.Parameter]) -> tuple[int, int]:
+    """Return the number of writes to the weights, and a hash of their memory.
+
+    The allocator may give the address of a weight that was freed to a smaller one: of those whose
+    values are read the storage counts too.
+    """
     plain = [p for p in held if type(p) is nn.Parameter and p.layout == torch.strided]
-    return sum(map(version, held)), hash(tuple(map(torch.Tensor.data_ptr, plain)))
+    stores = [p.untyped_storage() for p in _some(held) if type(p) is nn.Parameter]
+    memory = [(one.data_ptr(), one.nbytes()) for one in stores]
+    return sum(map(version, held)), hash((*map(torch.Tensor.data_ptr, plain), *memory))
+
+
+def _some(held: Collection[nn.Parameter]) -> Iterator[nn.Parameter]:
+    """Return the parameters of which a value is read."""
+    return islice(held, 0, None, 1 + len(held) // (_PROBED + 1))
 
 
 def _are_equal(before: Values, now: Values) -> bool:
@@ -211,16 +222,18 @@ def _are_equal(before: Values, now: Values) -> bool:
 def _probed(held: Collection[nn.Parameter]) -> list[tuple[nn.Parameter, int]]:
     """Return parameters, each with the place of its middle value after its first, in elements.
 
-    Empty if a parameter is not a plain tensor in memory, as in a sharded model, or if they are on
-    several devices.
+    Empty if a parameter is not a plain tensor in memory, as in a sharded model, or has no values,
+    or if they are on several devices.
     """
     found: list[tuple[nn.Parameter, int]] = []
-    for p in islice(held, 0, None, 1 + len(held) // (_PROBED + 1)):
+    for p in _some(held):
         if type(p) is not nn.Parameter or p.layout != torch.strided or p.is_meta:
             return []
-        if not p.untyped_storage().nbytes() or (found and p.device != found[0][0].device):
+        middle = sum(n // 2 * one for n, one in zip(p.shape, p.stride(), strict=True))
+        end = (p.storage_offset() + middle + 1) * p.element_size()
+        if end > p.untyped_storage().nbytes() or (found and p.device != found[0][0].device):
             return []
-        found.append((p, sum(n // 2 * one for n, one in zip(p.shape, p.stride(), strict=True))))
+        found.append((p, middle))
     return found
 
 
@@ -238,5 +251,5 @@ def _places(held: Collection[nn.Parameter]) -> list[tuple[int, int]]:
     return [
         (p.data_ptr() + middle * p.element_size(), p.element_size())
         for p, middle in _probed(held)
-        if p.is_cpu and p.numel()
+        if p.is_cpu
     ]
