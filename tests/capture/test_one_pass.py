@@ -377,3 +377,9 @@ def test_a_file_that_is_no_library_is_not_used(tmp_path):
     file.write_bytes(b"no library")
     with pytest.raises(OSError):
         one_pass.Library(file)
+
+
+def test_a_storage_that_is_smaller_than_its_tensor(library: one_pass.Library) -> None:
+    tensor = torch.ones(1000)
+    tensor.untyped_storage().resize_(64)
+    assert library.numbers(tensor) is None

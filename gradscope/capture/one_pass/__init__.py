@@ -158,7 +158,7 @@ class Library:
         ):
             return None
         address, count = _address(tensor), tensor.numel()
-        if not address or not count:
+        if not address or not count or not _lies_in_its_storage(tensor):
             return None
         threads = torch.get_num_threads() if count >= _LARGE else 1
         found = _Numbers()
@@ -308,6 +308,16 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
         and one.is_contiguous(memory_format=torch.channels_last)
         for one in tensors
     )
+
+
+def _lies_in_its_storage(tensor: torch.Tensor) -> bool:
+    """Return False if the script made the storage smaller than the tensor, with ``resize_``.
+
+    PyTorch's operations raise an error then; the library would read other memory.
+    """
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = tensor.storage_offset() + sum((size - 1) * step for size, step in steps)
+    return bool((last + 1) * tensor.element_size() <= tensor.untyped_storage().nbytes())
 
 
 def _axes(tensor: torch.Tensor) -> tuple[int, list[tuple[int, int]]]:
