@@ -1508,8 +1508,9 @@ def test_the_address_of_a_freed_weight_may_have_a_smaller_one() -> None:
     assert [address + size <= end for address, size in changes._places] == [True]
 
 
-def test_a_parameter_without_values_at_the_end_of_its_memory() -> None:
-    weight = torch.nn.Parameter(torch.zeros(10)[10:])
+@pytest.mark.parametrize("values", [torch.zeros(10)[10:], torch.eye(3).to_sparse()])
+def test_a_parameter_without_a_value_to_read(values: torch.Tensor) -> None:
+    weight = torch.nn.Parameter(values)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     changes = OutsideChanges()
     for step in (1, 2):

@@ -202,10 +202,15 @@ def _written_of(held: Collection[nn.Parameter]) -> tuple[int, int]:
     The allocator may give the address of a weight that was freed to a smaller one: of those whose
     values are read the storage counts too.
     """
-    plain = [p for p in held if type(p) is nn.Parameter and p.layout == torch.strided]
-    stores = [p.untyped_storage() for p in _some(held) if type(p) is nn.Parameter]
+    plain = list(filter(_is_plain, held))
+    stores = [p.untyped_storage() for p in _some(held) if _is_plain(p)]
     memory = [(one.data_ptr(), one.nbytes()) for one in stores]
     return sum(map(version, held)), hash((*map(torch.Tensor.data_ptr, plain), *memory))
+
+
+def _is_plain(parameter: nn.Parameter) -> bool:
+    """Return True for a parameter with memory of its own: not sharded, not sparse."""
+    return type(parameter) is nn.Parameter and parameter.layout == torch.strided
 
 
 def _some(held: Collection[nn.Parameter]) -> Iterator[nn.Parameter]:
@@ -227,7 +232,7 @@ def _probed(held: Collection[nn.Parameter]) -> list[tuple[nn.Parameter, int]]:
     """
     found: list[tuple[nn.Parameter, int]] = []
     for p in _some(held):
-        if type(p) is not nn.Parameter or p.layout != torch.strided or p.is_meta:
+        if not _is_plain(p) or p.is_meta:
             return []
         middle = sum(n // 2 * one for n, one in zip(p.shape, p.stride(), strict=True))
         end = (p.storage_offset() + middle + 1) * p.element_size()
