@@ -319,8 +319,20 @@ def _few(capsule: Capsule) -> list[_Group] | None:
         if max(one.gradient_norm or 0.0 for one in group) < _UNUSUAL * usual:
             return None
         if held >= _HALF and not _still_high(capsule, held):
-            return None if _came_before(capsule, group) else groups[:k]
+            if _came_before(capsule, group) or _may_be_mixed(capsule, _joined(groups[:k])):
+                return None
+            return groups[:k]
     return None
+
+
+def _may_be_mixed(capsule: Capsule, few: _Group) -> bool:
+    """Return True if shares are no evidence: a module such as BatchNorm mixes the samples, and the
+    gradient without this one sample is not known to be half as large.
+    """
+    if not capsule.mixing and all(one.norm_without is None for one in capsule.samples):
+        return False
+    without = few[0].norm_without
+    return bool(few[1:]) or without is None or without > (1 - _HALF) * (capsule.norm or 0.0)
 
 
 def _came_before(capsule: Capsule, group: _Group) -> bool:
@@ -453,7 +465,7 @@ def _label(capsule: Capsule) -> Blame | None:
             is_unusual_loss(high, usual, history, sure=sure)
             or (worst[0].token is not None and is_unusual_text(high, usual, history))
         )
-        and losses[-1] <= max(history.high_loss or 0.0, high / _LOSS)
+        and losses[-1] <= max(history.high_loss or 0.0, high / _UNLIKE)
         and high > _unlike(worst[0], rest, usual, history) * _largest_before(capsule)
     )
     has_history = history.loss_steps >= KNOWN and (history.usual_loss or 0.0) > 0

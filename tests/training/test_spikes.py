@@ -309,6 +309,33 @@ def test_a_rate_that_stays_high_is_found_if_the_loss_rose_with_it(
         assert "rose from 0.001000 to 0.05000, and the loss from 1.100 to 3.000" in message
 
 
+@pytest.mark.parametrize(
+    ("rms", "rises", "last", "cause"),
+    [
+        (0.4, False, 1.0, "learning-rate"),
+        (0.2, False, 1.0, "undetermined"),
+        (0.1, True, 1.0, "learning-rate"),
+        (0.1, True, 0.5, "undetermined"),
+        (0.05, True, 1.0, "undetermined"),
+    ],
+)
+def test_updates_that_are_large_for_the_weights_are_those_of_a_high_learning_rate(
+    rms: float, rises: bool, last: float, cause: str
+) -> None:
+    """10,000 weights of norm 10: an update of ``rms`` 0.4 at a rate of 0.015 moves them by 6 %."""
+    state = OptimizerState("Adam", parameters=10_000, steps=59, second_moment=1.0, update_rms=rms)
+    rates = [(60 + n if rises else 119) / 119 * 0.015 for n in range(60)]
+    steps = signals(rates, weight_norm=10.0)
+    steps = tuple(replace(one, loss=last) if one.step > 44 else one for one in steps)
+    given = capsule_of(ALIKE, kind="highest", state=state, signals=steps)
+    found, message = spike_cause(given)
+    assert found == cause, message
+    if cause == "learning-rate":
+        share = "6.0 %" if rms == 0.4 else "1.5 %"
+        assert message.startswith(f"each update moves the weights by {share} of their norm")
+        assert ("the highest so far, and still rises" in message) == rises
+
+
 def test_an_overflow_of_the_loss_scale_is_found() -> None:
     last = signals([1e-3] * 4, loss_scale=65536.0)
     assert spike_cause(capsule_of([], kind="non-finite", norm=None, signals=last))[0] == (
@@ -754,6 +781,18 @@ def test_a_loss_scale_that_was_not_taken_off_is_found(change: OutsideChange, wor
     assert words in message
 
 
+@pytest.mark.parametrize(("norm", "cause"), [(17.0, "loss-scale"), (15.0, "undetermined")])
+def test_a_loss_scale_is_found_though_the_gradient_was_zero_before(norm: float, cause: str) -> None:
+    """A hinge has no gradient in most steps: the highest of all steps before is 4."""
+    steps = [
+        replace(one, gradient_norm=None, clipped_norm=norm if one.step == 60 else 0.0)
+        for one in signals([1e-3] * 40)
+    ]
+    change = OutsideChange(60, "factor", "", 1.0, 1000.0)
+    found, message = spike_cause(capsule_of(ALIKE, signals=tuple(steps), changes=(change,)))
+    assert found == cause, message
+
+
 def test_a_loss_scale_that_was_taken_off_is_no_cause() -> None:
     change = OutsideChange(58, "factor", "", 128.0, 65536.0)
     given = capsule_of(ALIKE, signals=signals([1e-3] * 40), changes=(change,))
@@ -779,6 +818,25 @@ def test_a_factor_by_hand_that_was_left_on_is_a_loss_scale() -> None:
     clipped = [replace(one, gradient_norm=2.0, clipped_norm=2.0) for one in steps]
     clipped[-2] = replace(clipped[-2], gradient_norm=900.0, clipped_norm=1.0)
     assert spike_cause(capsule_of(ALIKE, signals=tuple(clipped)))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("second", "cause"), [(2.0001 / 2048, "loss-scale"), (2.001 / 2048, "undetermined")]
+)
+def test_two_equal_ratios_are_enough_to_know_a_division_by_hand(second: float, cause: str) -> None:
+    """The gradient after the division is read in a few steps only; clipping has other ratios."""
+    ratios = {20: 2.0 / 2048, 40: second, 57: 1.0}
+    steps = [
+        replace(
+            one,
+            gradient_norm=2048.0 if one.step in ratios else None,
+            clipped_norm=2048.0 * ratios[one.step] if one.step in ratios else None,
+        )
+        for one in RATE
+    ]
+    found, message = spike_cause(capsule_of(ALIKE, signals=tuple(steps)))
+    assert found == cause, message
+    assert ("at step 57, 3 steps before, it got 1.000 times" in message) == (cause == "loss-scale")
 
 
 @pytest.mark.parametrize(
@@ -1490,6 +1548,37 @@ def test_the_sample_without_which_the_gradient_is_usual_is_to_blame() -> None:
     assert "Without it, the batch's gradient norm is 3.000." in found[1]
     rows[4] = replace(rows[4], norm_without=80.0)
     assert spike_cause(capsule_of([], samples=tuple(rows)))[0] == "undetermined"
+
+
+@pytest.mark.parametrize(
+    ("without", "copy", "cause"),
+    [
+        (50.0, None, "samples"),
+        (51.0, None, "undetermined"),
+        (None, None, "undetermined"),
+        (50.0, 0, "undetermined"),
+    ],
+)
+def test_shares_of_a_batch_that_a_module_mixes_need_the_gradient_without_the_sample(
+    without: float | None, copy: int | None, cause: str
+) -> None:
+    """Without a copy of the sample, the gradient may be half as large by chance."""
+    given = capsule_of(ONE, kind="loss", norm=100.0, usual_norm=20.0)
+    rows = [replace(one, norm_without=99.0 if one.index else without) for one in given.samples]
+    rows[1] = replace(rows[1], copy_of=copy)
+    mixed = replace(given, samples=tuple(rows), mixing=("norm1",))
+    assert spike_cause(given)[0] == "samples"
+    assert spike_cause(mixed)[0] == cause
+
+
+@pytest.mark.parametrize(("second", "cause"), [(3.49, "labels"), (3.51, "undetermined")])
+def test_the_next_loss_of_a_batch_may_be_half_that_of_a_wrong_label(
+    second: float, cause: str
+) -> None:
+    """It is above all of the 32 steps before, as one in 33 is."""
+    given = quiet(loss=7.0)
+    rows = [replace(one, loss=second) if one.index == 2 else one for one in given.samples]
+    assert spike_cause(replace(given, samples=tuple(rows)))[0] == cause
 
 
 def test_the_address_of_a_freed_weight_may_have_a_smaller_one() -> None:
