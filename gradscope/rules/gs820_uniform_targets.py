@@ -19,7 +19,7 @@ RULE = Rule(
         "trainable layer with one output per class: a contrastive loss, whose positive is always "
         "at the same index, does not count. A binary loss may also be on products of embeddings. "
         "Losses with class weights do not count, nor a squared error, or such a product, beside "
-        "other terms of the loss."
+        "other terms of the loss or other backwards."
     ),
     why=(
         "The network learns one answer for everything, and the loss falls to 0, which looks like "
@@ -48,8 +48,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             continue
         if batches < limits["batches" if loop.ended else "going"] or one.classes == 1:
             continue
-        # As of a condition at the edge, or of a penalty; pairs may have a contrast beside them.
-        if one.beside and not (one.classes and one.layer):
+        # As of a condition at the edge, or of a penalty; pairs may have a contrast beside them, or in
+        # a backward of its own.
+        if not (one.classes and one.layer) and (one.beside or one.batches < loop.graphs):
             continue
         classes = one.loss == "cross_entropy"
         what = f"class {one.value:g} of {one.classes:,}" if classes else f"{one.value:g}"

@@ -14,7 +14,9 @@ RULE = Rule(
     what=(
         "Reads the index that chooses rows of the outputs before a loss. It fires if that is the "
         "same in all losses that were read, and the targets are a slice of as many rows with "
-        "another place. An index that is not ascending is silent: the targets may be in its order. "
+        "another place. The script must also index these targets with a mask or rows: else they "
+        "may be stored by split. An index that is not ascending is silent: the targets may be in "
+        "its order. "
         "It also fires if the text of a data set's `__getitem__(self, i)` takes "
         "`self.x[i]` and then `self.y[i - 1]`: sample 0 gets the last label."
     ),

@@ -15,7 +15,8 @@ RULE = Rule(
     severity="error",
     summary="an update by hand sets the loop's variable, not the parameter",
     what=(
-        "Reads the text of the script. It fires if a loop over `parameters()` ends with an "
+        "Reads the text of the script. It fires if a loop over `parameters()`, or over a list of "
+        "variables, ends with an "
         "assignment such as `p = p - rate * p.grad`, backward ran, and no optimizer made a "
         "step. A loop that uses the new value afterwards is silent."
     ),

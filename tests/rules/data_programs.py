@@ -439,6 +439,7 @@ BROKEN = {
             optimizer.zero_grad()
             F.cross_entropy(net(x)[mask], chosen).backward()  # here
             optimizer.step()
+        right = (net(x)[~mask].argmax(1) == y[~mask]).float().mean()
         """),
     "values of other rows, chosen by numbers": LoopProgram(
         "GS871", ("the rows 40, 41, 42,", "a slice of 20 of 64 rows"), """
@@ -451,6 +452,7 @@ BROKEN = {
             optimizer.zero_grad()
             F.mse_loss(net(x)[rows], target).backward()  # here
             optimizer.step()
+        error = F.mse_loss(net(x)[rows], values[rows])
         """),
     "a data set with the label of its neighbour": LoopProgram(
         "GS871", ("`Rows` gives `self.labels[i - 1]` with `self.rows[i]`", "sample 0"), """
@@ -530,6 +532,17 @@ HEALTHY = {
             optimizer.zero_grad()
             F.cross_entropy(net(x)[found], known[:20]).backward()
             optimizer.step()
+        """,
+    "targets that are stored by split": """
+        mask = torch.rand(64) < 0.5
+        by_split = torch.cat([y[mask], y[~mask]])
+        count = int(mask.sum())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x)[mask], by_split[:count]).backward()
+            optimizer.step()
+        right = (net(x)[~mask].argmax(1) == by_split[count:]).float().mean()
         """,
     "targets in the order of a permutation": """
         order = torch.randperm(64)

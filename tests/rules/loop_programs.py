@@ -722,6 +722,14 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a step along the gradient of each input, for display": """
+        inputs = list(x.split(8))
+        for one in inputs:
+            one.requires_grad_()
+            F.cross_entropy(net(one), y[:8]).backward()
+            print(one.grad.norm())
+            one = one - 0.1 * one.grad
+        """,
     "a plateau of a negated accuracy": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)

@@ -514,6 +514,21 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "positive and negative pairs in losses of two optimizers": """
+        users, items = nn.Embedding(32, 4), nn.Embedding(32, 4)
+        first = torch.optim.Adam(users.parameters(), lr=1e-2)
+        second = torch.optim.Adam(items.parameters(), lr=1e-2)
+        for step in range(24):
+            who, what = torch.randint(32, (16,)), torch.randint(32, (16,))
+            first.zero_grad()
+            score = (users(who) * items(what)).sum(1)
+            F.binary_cross_entropy_with_logits(score, torch.ones(16)).backward()
+            first.step()
+            second.zero_grad()
+            other = (users(who) * items(torch.randint(32, (16,)))).sum(1)
+            F.softplus(other).mean().backward()
+            second.step()
+        """,
     "a binary loss on the difference of two scores": """
         u, v = nn.Embedding(20, 8), nn.Embedding(20, 8)
         optimizer = torch.optim.SGD([*u.parameters(), *v.parameters()], lr=0.1)

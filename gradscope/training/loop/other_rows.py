@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.nodes import MOVES
 from gradscope.capture.shards import PLAIN
-from gradscope.explain.shared.frames import classes_of_script, shown
+from gradscope.explain.shared.frames import classes_of_script, last_name, shown
 from gradscope.records.loop_figures import LoopFact
+from gradscope.training.discovery import variable_name, variable_value
 from gradscope.training.loop.loss_walk import (
     BINARY,
     CLASSES,
@@ -23,6 +24,7 @@ from gradscope.training.loop.loss_walk import (
     kind,
     saved,
 )
+from gradscope.training.loop.script_lines import main_text
 
 #: Operations between a loss and the choice of rows, and how many rows name a choice.
 _DEEP, _NAMED = 4, 6
@@ -35,7 +37,8 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
     """Return the first rows of the outputs that an index chooses, and the shapes of the chosen and
     of all targets. None unless the targets are a slice of the same length at another place.
 
-    As in ``cross_entropy(out[mask], y[: mask.sum()])``: both have the same samples before.
+    As in ``cross_entropy(out[mask], y[: mask.sum()])``: both have the same samples before. The
+    text must choose from the targets by an index elsewhere: else they may be stored by split.
     """
     target = saved(loss).get("target") if kind(loss) in CLASSES | BINARY | DIFFERENCES else None
     if target is None or type(target) not in PLAIN or target._base is None or not target.dim():
@@ -65,7 +68,25 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
         here = torch.arange(first, first + count, device=rows.device)
         if bool((rest == rest[:1]).all()) or torch.equal(rows, here):
             return None
+    if not _has_masks(base):
+        return None
     return ", ".join(map(str, rows[:_NAMED].tolist())), (tuple(target.shape), tuple(base.shape))
+
+
+def _has_masks(targets: torch.Tensor) -> bool:
+    """Return True if the main module's file indexes the targets' variable with a mask or with
+    rows."""
+    name, (_, tree) = variable_name(targets), main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree) if name else ():
+        if isinstance(node, ast.Subscript) and last_name(node.value) == name:
+            if not isinstance(node.ctx, ast.Load):
+                continue
+            index = node.slice.operand if isinstance(node.slice, ast.UnaryOp) else node.slice
+            given = variable_value(index.id) if isinstance(index, ast.Name) else None
+            of_tensor = isinstance(given, torch.Tensor) and given.dim() == 1
+            if of_tensor or (isinstance(index, ast.Attribute) and "mask" in index.attr):
+                return True
+    return False
 
 
 def _rows(node: Node) -> torch.Tensor | None:

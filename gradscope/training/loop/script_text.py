@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import nn
 
-from gradscope.explain.shared.frames import classes_of_script, last_name, shown
+from gradscope.explain.shared.frames import assignments, classes_of_script, last_name, shown
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import main_text
 
@@ -208,11 +208,34 @@ def rebound_parameters() -> Iterator[LoopFact]:
         return
     file, tree = found
     for node in ast.walk(tree):
-        if isinstance(node, ast.For):
+        if isinstance(node, ast.For) and _are_parameters(node.iter, tree):
             for name in _names(node.target, ast.Store):
                 line = _rebound(node.body, name)
                 if line:
                     yield LoopFact("rebound", name, location=f"{shown(file)}:{line}")
+
+
+def _are_parameters(iterable: ast.expr, tree: ast.Module) -> bool:
+    """Return True for an expression with ``parameters()``, for a list of variables, and for a
+    variable that is only ever set to one of these.
+
+    Others, as a data loader, give tensors that are no parameters.
+    """
+    if isinstance(iterable, ast.Name | ast.Attribute):
+        made = [one.value for one in assignments(tree, ast.unparse(iterable))]
+        return bool(made) and all(
+            not isinstance(one, ast.Name | ast.Attribute) and _are_parameters(one, tree)
+            for one in made
+        )
+    if isinstance(iterable, ast.List | ast.Tuple):
+        return all(isinstance(one, ast.Name | ast.Attribute) for one in iterable.elts)
+    return any(
+        isinstance(one, ast.Call) and last_name(one.func) in _OF_PARAMETERS
+        for one in ast.walk(iterable)
+    )
+
+
+_OF_PARAMETERS = frozenset({"parameters", "named_parameters"})
 
 
 def _rebound(block: Sequence[ast.stmt], name: str) -> int:
