@@ -92,7 +92,8 @@ class LoopParameter:
         name: its name in the model; "" if it belongs to no living model.
         model: the model's name.
         shape: its size.
-        facts: words: "no-gradient" (it had none at any step), "zero-gradient" (exactly zero at
+        facts: words: "no-gradient" (it had none at any step), "removed" (though backward gave
+            it one), "zero-gradient" (exactly zero at
             the last readings, at least half of all), "unheld" (it requires a gradient, but no
             optimizer holds it), "held-twice", "orphan" (an optimizer holds it, but it belongs
             to no model that ran), "moved" (it is frozen, but an optimizer moved it),

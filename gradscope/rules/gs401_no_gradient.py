@@ -110,19 +110,34 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         and enough(loop, one.steps)
     ]
     caused, rest = by_cause(lost, loop, "missing")
+    cleared: list[LoopParameter] = []
     for answer, members in caused:
         where = answer.location
         if answer.cause == "cleared":
             where = _clearing(members, loop)
             if where is None:  # nothing was seen: `backward` may have been called without them
-                rest += members
+                cleared += members
                 continue
         elif answer.cause == "not-in-loss":
             where = _call_of_all(members, loop) or where
         finding = _traced(answer, members, loop, where)
         of = concerned(members, loop)
         yield at(finding, loop, model=members[0].model, parameters=of)
-    for model, module, members in gathered(rest):
+    removed = cleared + [one for one in rest if "removed" in one.facts]
+    for model, module, members in gathered(removed):
+        steps, of = max(one.steps for one in members), members[0].optimizers[0]
+        given = all("removed" in one.facts for one in members)
+        finding = RULE.finding(
+            module,
+            f"{these(full_names(members, loop))} {'has' if len(members) == 1 else 'have'} no "
+            f"gradient when `{of}` steps, {in_steps(steps, steps)}{', though backward gives one' if given else ''}.",
+            advice="Look for what removes it between `backward` and `step`: `p.grad = None`, or a "
+            "load or a conversion that makes new tensors; or for a backward without it.",
+            value=float(len(members)),
+            cause="removed",
+        )
+        yield at(finding, loop, model=model, parameters=concerned(members, loop))
+    for model, module, members in gathered([one for one in rest if one not in removed]):
         steps = max(one.steps for one in members)
         finding = RULE.finding(
             module,

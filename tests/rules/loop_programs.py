@@ -497,6 +497,19 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
+    "a gradient that another optimizer's step removes": LoopProgram(
+        "GS401", ("has no gradient when `second` steps", "though backward gives one"), """
+        first = torch.optim.SGD([*net[0].parameters(), net[2].weight], lr=0.1)
+        second = torch.optim.SGD([net[2].bias], lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            first.zero_grad()
+            second.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            first.step()
+            net[2].bias.grad = None  # broken
+            second.step()
+        """, "2.bias"),
     "a branch that detaches": LoopProgram(
         "GS401", ("`detach`", "`bias` gets no gradient in all 12 steps"), """
         class Net(nn.Module):

@@ -19,6 +19,7 @@ class HeldParameters:
 
     Attributes:
         without: parameters without a gradient at any of its steps; None before the first.
+        removed: those of them that backward did give one, as far as gradients were read.
         zero: parameters whose gradient was exactly zero when last read, with the first such reading
             and its step.
         moved: frozen parameters that have a gradient, so that the optimizer moves them, with the
@@ -35,6 +36,7 @@ class HeldParameters:
 
     def __init__(self) -> None:
         self.without: set[int] | None = None
+        self.removed: set[int] = set()
         self.zero: dict[int, tuple[int, int]] = {}
         self.moved: dict[int, int] = {}
         self.zero_rates: list[int] = []
@@ -115,6 +117,11 @@ class HeldParameters:
             if norms.get(parameter, 0.0 if id(parameter) in before else None) == 0.0:
                 now[id(parameter)] = before.get(id(parameter), (self.readings, step))
         self.zero = now
+
+    def backward_gave(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Note the parameters that have a gradient after a backward."""
+        if self.without:
+            self.removed |= self.without.intersection(map(id, parameters))
 
     def zeros(self) -> set[int]:
         """Return the parameters whose gradient was zero in the last readings: in half of all, or in

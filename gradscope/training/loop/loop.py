@@ -373,6 +373,8 @@ class Loop:
         """Note that all gradients of the current step were read."""
         mine = self.optimizer_uses[optimizer].parameters
         mine.read(step.gradients.norms, known.held, self._steps + 1)
+        for _, other in self.optimizer_uses:
+            other.parameters.backward_gave(step.gradients.norms)
         before, after, scale = step.gradient_norm, step.clipped_norm, step.scale
         if getattr(optimizer, "grad_scale", None) is not None:
             return  # it divides by the scale within its step

@@ -111,7 +111,8 @@ class ParameterRecords:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
             for number in here & (of.without or set()):
-                facts.setdefault(number, set()).add("no-gradient")
+                known = {"no-gradient", "removed"} if number in of.removed else {"no-gradient"}
+                facts.setdefault(number, set()).update(known)
                 steps[number] = of.steps
             for number in here & of.zeros():
                 facts.setdefault(number, set()).add("zero-gradient")
@@ -169,7 +170,7 @@ def _still(one: LoopParameter, number: int, of: HeldParameters) -> LoopParameter
     if "no-gradient" in facts:
         steps = of.steps
         if number not in (of.without or ()):
-            facts.discard("no-gradient")
+            facts -= {"no-gradient", "removed"}
     if "zero-gradient" in facts:
         if number in of.zeros():
             steps = of.readings_since(number)
