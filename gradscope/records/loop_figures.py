@@ -92,6 +92,8 @@ class LoopFact:
             - "one-batch": ``count`` calls got the only batch that was drawn before the last step,
               of a loader with so many (the figure); ``words`` has "evaluated" if the model
               also gets other inputs, in an evaluation or after the last step
+            - "overfitted": the text gives Lightning's Trainer ``overfit_batches``; ``words`` are
+              the argument, and "evaluated" as of "one-batch"
             - "shifted-labels": the data set of the class ``name`` gives its second of ``words``
               with the sample that is its first: an earlier one
             - "last-loss": the text computes the loss ``name`` in a loop over batches, and calls

@@ -20,7 +20,9 @@ RULE = Rule(
         "script that trains on all of its data, or on one batch on purpose, gives the same tensor "
         "each time. If that tensor is the only batch that a data loader of several gave, it is a "
         "warning if the model also gets other inputs, in an evaluation or at the end. Otherwise "
-        "it is an info, because overfitting one batch is a test. It also fires if "
+        "it is an info, because overfitting one batch is a test; so it is with `overfit_batches` "
+        "of Lightning's Trainer. A model whose layers the script calls itself is judged by these "
+        "layers' inputs and the indices that the data loader draws. It also fires if "
         "`torch.manual_seed` gets the same seed in nearly every step."
     ),
     why="The model learns one batch by heart and sees nothing of the rest.",
@@ -59,12 +61,30 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     if loop.same_tensor:
         yield from _one_batch(loop, limits)
         return
+    for fact in loop.facts_of("overfitted"):
+        meant = "evaluated" not in fact.words
+        yield RULE.in_loop(
+            loop,
+            "",
+            f"all {loop.same_batch:,} calls with gradients got the same input: "
+            f"`{fact.words[0]}` repeats the first of the data loader"
+            f"{'' if meant else ', and the model is evaluated on other data'}.",
+            severity="info" if meant else None,
+            advice="Remove the argument. To overfit on purpose, as a test, change nothing.",
+            value=float(loop.same_batch),
+            limit=limits.of("calls"),
+            cause="overfit_batches",
+            location=fact.location,
+        )
+        return
     anew = [e for one in loop.rounds for e in one.events if e.kind == "epoch"]
     begun = sum(one.count for one in loop.rounds if any(e.kind == "epoch" for e in one.events))
     why, where = (
         "",
         next((e.location for one in loop.rounds for e in one.events if e.kind == "call"), None),
     )
+    if anew and loop.loader == 1:
+        return  # one batch is all of the data
     if anew and begun > 0.5 * loop.steps:
         why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} restarts each time"
         where = _most(loop).location

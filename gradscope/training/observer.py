@@ -478,6 +478,6 @@ class _LoopEvents:
 
     def batch_drawn(self, iterator: Any, indices: Any) -> None:
         """Note that a data loader's iterator drew the indices of a batch."""
-        self._loop.batch_drawn(iterator)
+        self._loop.batch_drawn(iterator, indices)
         if self._indices is not None:
             self._indices.drawn(iterator, indices)

@@ -474,6 +474,27 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """),
+    "one batch at each step, given to the layers": LoopProgram(
+        "GS814", ("all 12 calls", "a data loader of 8 batches restarts each time"), """
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.net = new()
+
+            def training_step(self, batch):
+                return F.cross_entropy(self.net(batch[0]), batch[1])
+
+        model = Whole()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        loader = DataLoader(TensorDataset(x, y), batch_size=8)
+        batches = iter(DataLoader(TensorDataset(x, y), batch_size=5))  # mended
+        for step in range(12):
+            given = next(iter(loader))  # broken # here
+            given = next(batches)  # mended
+            optimizer.zero_grad()
+            model.training_step(given).backward()
+            optimizer.step()
+        """),
     "one batch before the loop": LoopProgram(
         "GS814", ("all 12 steps train on one batch of the 8", "is evaluated on other data"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -515,6 +536,30 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a loader with one batch": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            for inputs, labels in DataLoader(TensorDataset(x, y), batch_size=64):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+        """,
+    "positions, the only inputs of the layers": """
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words, self.places = nn.Parameter(torch.randn(8, 4)), nn.Embedding(4, 4)
+                self.head = nn.Linear(4, 2)
+
+        model = Whole()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(12):
+            tokens = torch.randint(8, (16, 4))
+            given = F.embedding(tokens, model.words) + model.places(torch.arange(4))
+            optimizer.zero_grad()
+            F.cross_entropy(model.head(given.mean(1)), tokens[:, 0] % 2).backward()
+            optimizer.step()
+        """,
     "rows that are packed at the front": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):

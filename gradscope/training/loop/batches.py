@@ -42,6 +42,8 @@ class Batches:
             the end of a script that reads other data then.
         rows: the size of the first axis of the first input.
         evaluated: True if an evaluation got other numbers.
+        layers: True if inputs of layers were compared, not those of whole models: a model may have
+            other inputs beside them.
         same_tensor: True if it was the same memory each time, and not a small part of a larger
             tensor, as in training on the full data set.
     """
@@ -51,7 +53,7 @@ class Batches:
         self.same_tensor = True
         self.differ = self.trains = False
         self.rows = 0
-        self.evaluated = False
+        self.evaluated = self.layers = False
         self._evaluations = 0
         self._first: dict[int, tuple[str, ...]] = {}  # by model
         self._calls = Counter[int]()
@@ -77,6 +79,13 @@ class Batches:
         self._calls[model] += 1
         # A model that is called only once, such as a copy for each task, is no evidence.
         self.same += 0 if not again else 2 if self._calls[model] == 2 else 1
+
+    def entered(
+        self, layer: int, args: Sequence[Any], kwargs: Mapping[str, Any], gradients: bool
+    ) -> None:
+        """Note the inputs of a layer that the script calls itself."""
+        self.layers = True
+        (self.called if gradients else self.evaluated_on)(-layer, args, kwargs)
 
     def evaluated_on(self, model: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note the inputs of a model's call without gradients."""
@@ -285,19 +294,22 @@ class DataSets:
 
     Attributes:
         drawn: the number of batches whose indices were drawn.
+        repeats: the number of batches with the indices of the first; 0 after another one.
     """
 
     def __init__(self) -> None:
-        self.drawn = 0
+        self.drawn = self.repeats = 0
+        self._first: object = None  # the indices of the first batch, until others are drawn
         self._shifted: dict[type, tuple[LoopFact, ...]] = {}
         self._of: weakref.WeakKeyDictionary[Dataset[Any], _Use] = weakref.WeakKeyDictionary()
         self._open: tuple[_Use, list[int]] | None = None
         self._ends: weakref.WeakKeyDictionary[Any, _End] = weakref.WeakKeyDictionary()
         self._lasting: list[_End] = []
 
-    def batch_drawn(self, iterator: Any) -> None:
+    def batch_drawn(self, iterator: Any, indices: Any) -> None:
         """Note the indices of a batch; in this process, its samples are read next."""
         self.drawn += 1
+        self._compare(indices)
         dataset = getattr(iterator, "_dataset", None)
         if not isinstance(dataset, Dataset) or getattr(iterator, "_num_workers", None) != 0:
             self._open = None
@@ -308,6 +320,16 @@ class DataSets:
             if use.kind not in self._shifted:
                 self._shifted[use.kind] = tuple(shifted_labels(use.kind))
         self._open = (use, [one._version for _, one in use.tensors]) if use.tensors else None
+
+    def _compare(self, indices: Any) -> None:
+        if self.drawn == 1:
+            self._first = indices
+        elif self._first is None:
+            return
+        if indices == self._first:
+            self.repeats += 1
+        else:
+            self.repeats, self._first = 0, None
 
     def called(self) -> None:
         """Note a model's call: the batch is complete."""

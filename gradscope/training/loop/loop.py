@@ -43,6 +43,7 @@ from gradscope.training.loop.script_lines import (
 )
 from gradscope.training.loop.script_text import (
     last_losses,
+    overfitted_batches,
     rebound_parameters,
     shuffled_alone,
     written_dropout,
@@ -86,6 +87,7 @@ class Loop:
         models.registered = construction.modules
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
         self.model_uses = model_uses = ModelUses(models, optimizers, construction)
+        model_uses.entered = self._batches.entered
         self._loads = Loads(uses)
         self._checkpoints = Checkpoints(uses)
         self._parameters = ParameterRecords(models, uses, model_uses, construction)
@@ -424,7 +426,7 @@ class Loop:
             models=self._models_with_loads(),
             schedulers=self._schedulers.records(self._name),
             parameters=tuple(self._parameters.records()),
-            same_batch=self._batches.same,
+            same_batch=self._same_batch(),
             same_tensor=self._batches.same_tensor,
             loader=self._loader,
             loader_at=self._loader_at or None,
@@ -470,8 +472,11 @@ class Loop:
         yield from self._schedulers.facts()
         yield from self._triplets.facts()
         yield from self._draws.others.facts()
-        yield from self._one_batch()
+        other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
+        yield from self._one_batch(other)
         yield from self._loss_graphs.heads.facts(self._models, self._optimizers.alive())
+        for one in overfitted_batches() if self._batches.same else ():
+            yield replace(one, words=(*one.words, *other))
         if ended:
             yield from shuffled_alone()
             yield from last_losses()
@@ -482,13 +487,17 @@ class Loop:
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))
 
-    def _one_batch(self) -> Iterator[LoopFact]:
+    def _same_batch(self) -> int:
+        """Return the number of calls with equal inputs; of layers, if the loader's draws agree."""
+        mine, repeats = self._batches, self._data.repeats
+        return min(mine.same, repeats) if mine.layers else mine.same
+
+    def _one_batch(self, other: tuple[str, ...]) -> Iterator[LoopFact]:
         """Yield a fact if every step trains on the one batch that a loader gave before it."""
         mine, (location, size) = self._batches, self._first_epoch
         differ = mine.differ and not mine.trains
         if differ or self._at_step != (1, 1) or self._loader < 2 or size != mine.rows:
             return
-        other = ("evaluated",) if mine.evaluated or mine.differ else ()
         yield LoopFact(
             "one-batch", count=mine.same, words=other, figures=(float(self._loader),),
             location=location,

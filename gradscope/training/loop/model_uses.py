@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,9 +14,10 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.differences import fingerprints
-from gradscope.capture.hooks import OwnHook, hook_first_call, hookable_modules
+from gradscope.capture.hooks import OwnHook, hook_calls, hook_first_call, hookable_modules
 from gradscope.capture.names import modules_by_name
 from gradscope.capture.remembered import remembered
+from gradscope.nesting import find
 from gradscope.records.loop import LoopModel, PlainTensor
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.guard import Guard
@@ -89,6 +90,8 @@ class ModelUses:
 
     Attributes:
         called: the numbers of the models that ran.
+        entered: gets the arguments of a layer that the script calls itself, with a number for the
+            layer, and True if gradients are enabled.
 
     Args:
         models: the trained models.
@@ -98,6 +101,8 @@ class ModelUses:
 
     def __init__(self, models: Models, optimizers: Optimizers, construction: Construction) -> None:
         self.called: set[int] = set()
+        self.entered: Callable[[int, Sequence[Any], Mapping[str, Any], bool], None] | None = None
+        self._entries: weakref.WeakKeyDictionary[nn.Module, OwnHook] = weakref.WeakKeyDictionary()
         self._models, self._optimizers, self._construction = models, optimizers, construction
         self._use: dict[int, ModelUse] = {}
         self._last: dict[int, LoopModel] = {}
@@ -125,21 +130,43 @@ class ModelUses:
                 owns = any(one is not None for one in module._parameters.values())
                 if (owns or isinstance(module, ACTIVATIONS)) and module not in self._noticed:
                     self._noticed.add(module)
-                    ran = guard(partial(self._ran, weakref.ref(module)))
+                    enters = guard.in_training(partial(self._enters, model.id), trains=False)
+                    ran = guard(partial(self._ran, weakref.ref(module), model.id, enters))
                     self._uncalled[module] = hook_first_call(module, ran)
 
-    def _ran(self, module: weakref.ref[nn.Module], args: Sequence[Any]) -> None:
+    def _ran(
+        self,
+        module: weakref.ref[nn.Module],
+        model: int,
+        enters: Callable[..., None],
+        args: Sequence[Any],
+    ) -> None:
         found = module()
         if found is not None:
             self._uncalled.pop(found, None)
             self._called_at[found] = script_place()
             self._first_inputs.called(found, args)
+            if model not in self.called:  # its own forward has never begun
+                (self._entries[found],) = hook_calls(found, enters, None)
+                self._enters(model, found, args, {})
+
+    def _enters(
+        self, model: int, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note a call of a layer; of no more calls if its model or another layer calls it."""
+        gradients = torch.is_grad_enabled()
+        given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
+        if model in self.called or any(one.grad_fn is not None for one in given):
+            self._entries.pop(module).remove()
+        elif self.entered is not None:
+            self.entered(id(module), args, kwargs, gradients)
 
     def close(self) -> None:
         """Remove the hooks: modules that were never called are unknown from now on."""
-        for hook in list(self._uncalled.values()):
+        for hook in (*self._uncalled.values(), *self._entries.values()):
             hook.remove()
         self._uncalled.clear()
+        self._entries.clear()
 
     def module_set(self, owner: nn.Module, module: nn.Module, line: str | None) -> None:
         """Note a module that was set after an optimizer was made."""

@@ -261,6 +261,16 @@ def _rebound(block: Sequence[ast.stmt], name: str) -> int:
     return 0
 
 
+def overfitted_batches() -> Iterator[LoopFact]:
+    """Yield the calls in the main module's file with ``overfit_batches`` of Lightning's Trainer."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree):
+        match node:
+            case ast.keyword(arg="overfit_batches", value=ast.Constant(value=count)) if count:
+                line = f"{shown(file)}:{node.lineno}"
+                yield LoopFact("overfitted", words=(ast.unparse(node),), location=line)
+
+
 _DROPOUTS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"})
 _FUNCTIONAL = frozenset({"F", "functional", "nn.functional", "torch.nn.functional"})
 
