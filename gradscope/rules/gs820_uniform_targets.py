@@ -48,8 +48,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             continue
         if batches < limits["batches" if loop.ended else "going"] or one.classes == 1:
             continue
-        # As of a condition at the edge, or of a penalty; pairs may have a contrast beside them, or in
-        # a backward of its own.
+        # As of a condition at the edge, or of a penalty; pairs may have a contrast beside them, or
+        # in a backward of its own.
         if not (one.classes and one.layer) and (one.beside or one.batches < loop.graphs):
             continue
         classes = one.loss == "cross_entropy"
