@@ -36,6 +36,8 @@ class LossOperation:
               of samples
             - "other-rows": the scores are chosen by an index, ``name`` has its first rows, and the
               targets are a slice with another place; ``shapes`` are those of the chosen and of all
+            - "other-noise": the target ``name`` is noise that nothing else uses, and the input has
+              another draw in it; ``words`` are the target, its line and the input
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
             - "kl-input", "kl-target", "kl-log-target": the divergence gets probabilities where it
               takes logarithms, or the other way round; the smallest and the largest value, and the
@@ -47,6 +49,7 @@ class LossOperation:
         inside: True if a model's call made it.
         location: ``file:line``, if known.
         first, figures: the figures of the first loss that was read, and of the last.
+        words: as above.
     """
 
     kind: str
@@ -58,6 +61,7 @@ class LossOperation:
     location: str | None = None
     first: tuple[float, ...] = ()
     figures: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,13 +125,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         yield at(finding, loop, model=members[0].model, parameters=of)
     removed = cleared + [one for one in rest if "removed" in one.facts]
     for model, module, members in gathered(removed):
-        steps, of = max(one.steps for one in members), members[0].optimizers[0]
+        steps, optimizer = max(one.steps for one in members), members[0].optimizers[0]
         given = all("removed" in one.facts for one in members)
         but = ", though backward gives one" if given else ""
         finding = RULE.finding(
             module,
             f"{these(full_names(members, loop))} {'has' if len(members) == 1 else 'have'} no "
-            f"gradient when `{of}` steps, {in_steps(steps, steps)}{but}.",
+            f"gradient when `{optimizer}` steps, {in_steps(steps, steps)}{but}.",
             advice="Look for what removes it between `backward` and `step`: `p.grad = None`, or a "
             "load or a conversion that makes new tensors; or for a backward without it.",
             value=float(len(members)),

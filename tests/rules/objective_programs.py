@@ -161,7 +161,48 @@ for step in range(12):
     (-(score * reward).mean() - bonus).backward()
     optimizer.step()
 """
+
+_DENOISER = """
+net = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+
+
+def q_sample(x0, t, noise=None):
+    noise = torch.randn_like(x0) if noise is None else noise
+    return (1 - t).sqrt() * x0 + t.sqrt() * noise
+
+
+for step in range(12):
+    x0, _ = batch(step)
+    t = torch.rand(8, 1)
+    {noise}
+    guess = net(torch.cat([noisy, t], 1))
+    optimizer.zero_grad()
+    {loss}
+    optimizer.step()
+"""
+
 BROKEN = {
+    "a denoiser whose noise is drawn twice": LoopProgram(
+        "GS878",
+        ("the target `noise` is drawn at train.py:", "the noise in", "another draw, in all"),
+        _DENOISER.replace("{loss}", "F.mse_loss(guess, noise).backward()  # here").replace(
+            "{noise}",
+            "noise = torch.randn_like(x0)\n    noisy = q_sample(x0, t)  # broken\n"
+            "    noisy = q_sample(x0, t, noise)  # mended",
+        ),
+    ),
+    "a denoiser's noise, drawn once more in the loss": LoopProgram(
+        "GS878",
+        ("the target `torch.randn(x0.shape)`", "nothing else uses it"),
+        _DENOISER.replace(
+            "{noise}", "noise = torch.randn_like(x0)\n    noisy = x0 + t * noise"
+        ).replace(
+            "{loss}",
+            "((guess - torch.randn(x0.shape)) ** 2).mean().backward()  # broken # here\n"
+            "    ((guess - noise) ** 2).mean().backward()  # mended",
+        ),
+    ),
     "the log-probability of another draw": LoopProgram(
         "GS872", ("a second draw of `Categorical`", "in all 12 steps"), _DRAWN.format(
             lines="score = policy.log_prob(policy.sample())  # broken # here\n"
@@ -276,6 +317,27 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a regression on noise, for a measurement of its speed": """
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs = torch.randn(8, 4)
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs), torch.randn_like(inputs)).backward()
+            optimizer.step()
+        """,
+    "codes of noisy inputs that are compared with a prior": """
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, _ = batch(step)
+            noisy = inputs + 0.1 * torch.randn_like(inputs)
+            code = net(noisy)
+            prior = torch.randn_like(code)
+            optimizer.zero_grad()
+            F.mse_loss(code.sort(0).values, prior.sort(0).values).backward()
+            optimizer.step()
+        """,
     "a second draw for the entropy": _DRAWN.format(
         lines="bonus = -0.01 * policy.log_prob(policy.sample()).mean()\n"
         "    score = policy.log_prob(action)"

@@ -21,6 +21,7 @@ from gradscope.training.loop.loss_parts import loss_parts
 from gradscope.training.loop.loss_walk import (
     BINARY,
     CLASSES,
+    DIFFERENCES,
     LAYERS,
     MEAN,
     SOFTMAX,
@@ -37,6 +38,7 @@ from gradscope.training.loop.loss_walk import (
     shape_of,
     terms,
 )
+from gradscope.training.loop.noise_targets import OtherNoise, other_noise
 from gradscope.training.loop.operands import broadcast, divergence_fault
 from gradscope.training.loop.other_rows import other_rows
 from gradscope.training.loop.reach import Bounded, Reaches
@@ -75,6 +77,7 @@ class _Operation:
         self.count = 0
         self.alone = self.inside = False
         self.location: str | None = None
+        self.words: tuple[str, ...] = ()
 
 
 class _Placed(Protocol):
@@ -202,6 +205,9 @@ class LossGraphs:
                 # Another choice in each step is another key: then the targets may be chosen, too.
                 key = "other-rows", rows[0]
                 faults[key], shapes[key] = [one], rows[1]
+            noise = _other_noise(one)
+            if noise is not None:
+                self._place(self._count(("other-noise", noise.target), words=noise), one)
         for part in loss_parts(node) if sampled else ():
             self._place(self._count((part.kind, part.name), figures=part.figures), part.node)
         for key, nodes in faults.items():
@@ -212,11 +218,16 @@ class LossGraphs:
             self._place(seen, nodes[0])
 
     def _count(
-        self, key: _Key, shapes: tuple[Shape, ...] = (), figures: tuple[float, ...] = ()
+        self,
+        key: _Key,
+        shapes: tuple[Shape, ...] = (),
+        figures: tuple[float, ...] = (),
+        words: tuple[str, ...] = (),
     ) -> _Operation:
         """Count an operation once more; the shapes and the first figures are those of the first."""
         seen = self._seen.setdefault(key, _Operation(shapes))
         seen.count += 1
+        seen.words = words
         seen.first, seen.figures = seen.first or figures, figures
         return seen
 
@@ -296,7 +307,7 @@ class LossGraphs:
             LossOperation(
                 kind=kind, name=name, shapes=one.shapes,
                 count=one.count, alone=one.alone, inside=one.inside, location=one.location,
-                first=one.first, figures=one.figures,
+                first=one.first, figures=one.figures, words=one.words,
             )
             for (kind, name), one in self._seen.items()
         )  # fmt: skip
@@ -314,6 +325,14 @@ def _made(loss: Node) -> str | None:
     """Return the line that makes the targets of a loss."""
     line = line_of(loss)
     return None if line is None else targets_made(*line)
+
+
+def _other_noise(node: Node) -> OtherNoise | None:
+    """Return the fault of a difference with another draw of noise; None for any other."""
+    if kind(node) not in DIFFERENCES | {"SubBackward"} or len(node.next_functions) != 2:
+        return None
+    line = line_of(node)
+    return None if line is None else other_noise(*line)
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
