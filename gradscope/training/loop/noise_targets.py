@@ -47,7 +47,7 @@ def other_noise(file: str, line: int) -> OtherNoise | None:
     scope = innermost(tree, line)
     for one, other in _compared(tree, scope, line):
         for given, target in ((one, other), (other, one)):
-            drawn = _drawn(target, scope)
+            drawn = _drawn(target, scope, tree)
             if drawn is None:
                 continue
             draw, like = drawn
@@ -72,11 +72,11 @@ def _compared(tree: ast.Module, scope: ast.AST, line: int) -> Iterator[tuple[ast
                 yield one, other
 
 
-def _drawn(target: ast.expr, scope: ast.AST) -> tuple[ast.expr, str] | None:
+def _drawn(target: ast.expr, scope: ast.AST, tree: ast.Module) -> tuple[ast.expr, str] | None:
     """Return the draw that a target is, if nothing else uses it, and the variable whose shape it
     has."""
     if isinstance(target, ast.Name):
-        stores = [o for o in assignments(scope, target.id) if innermost(scope, o.lineno) is scope]
+        stores = [o for o in assignments(scope, target.id) if innermost(tree, o.lineno) is scope]
         if len(stores) != 1 or len(list(_uses(target.id, scope))) != 2:  # one store, one use
             return None
         target = stores[0].value
