@@ -75,6 +75,9 @@ class LoopFact:
               in another order, though no number moved; ``shapes`` are before and after the view
             - "padding": the embedding ``name`` has a padding index (the first figure) that is
               between other tokens in ``count`` of so many sequences (the second figure)
+            - "padded-state": the text uses only the last state of the recurrent network ``name``,
+              and in ``count`` of so many sequences (the second figure) half and more of the
+              tokens, at the end, are padding (the first figure)
             - "unused-activation": the modules ``words`` of ``model`` never ran, and the layer
               ``name`` gets the output of the last word with nothing but linear operations between
             - "repeated": the list ``name`` has one module ``count`` times

@@ -194,7 +194,65 @@ for step in range(12):
 """
 _LOAD = "net.load_state_dict(Net().state_dict())"
 _NEW = "net.classifier = nn.Linear(8, 2)"
+
+_TEXTS = """
+tokens = torch.randint(1, 20, (64, 24))
+lengths = torch.randint(3, 10, (64,))
+tokens[torch.arange(24) >= lengths[:, None]] = 0
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 2)
+        self.reads = nn.{kind}
+
+    def forward(self, given, lengths):
+        {forward}
+
+
+net = Reader()
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for step in range(12):
+    part = slice(step % 8 * 8, step % 8 * 8 + 8)
+    optimizer.zero_grad()
+    F.cross_entropy(net(tokens[part]{turned}, lengths[part]), y[part]).backward()
+    optimizer.step()
+"""
+
+
+def _texts(kind: str, *forward: str, turned: str = "") -> str:
+    lines = "\n        ".join(forward)
+    return _TEXTS.format(kind=kind, forward=lines, turned=turned)
+
+
 BROKEN = {
+    "a state after padding": LoopProgram(
+        "GS879",
+        ("sequences, token 0, which is padding", "the last state of `reads`"),
+        _texts(
+            "GRU(8, 8, batch_first=True)",
+            "states, _ = self.reads(self.words(given))",
+            "return self.head(states[:, -1])  # broken # here",
+            "return self.head(states[torch.arange(len(given)), lengths - 1])  # mended",
+        ),
+        "reads",
+    ),
+    "a hidden state after padding, with time first": LoopProgram(
+        "GS879",
+        ("of 8 sequences", "the state after it"),
+        _texts(
+            "LSTM(8, 8)",
+            "given = self.words(given)",
+            "given = nn.utils.rnn.pack_padded_sequence(  # mended",
+            "    given, lengths, enforce_sorted=False  # mended",
+            ")  # mended",
+            "_, (hidden, _) = self.reads(given)  # here",
+            "return self.head(hidden[-1])",
+            turned=".T",
+        ),
+        "reads",
+    ),
     "a new head that a filter of names freezes": LoopProgram(
         "GS873", ("`classifier` gives the scores", "2 other parameters of the model train"),
         _HEAD.format(
@@ -509,6 +567,22 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a mean over the states of the words": _texts(
+        "GRU(8, 8, batch_first=True)",
+        "states, _ = self.reads(self.words(given))",
+        "known = (given != 0).unsqueeze(2)",
+        "return self.head((states * known).sum(1) / known.sum(1))",
+    ),
+    "a state after little padding": _texts(
+        "GRU(8, 8, batch_first=True)",
+        "_, last = self.reads(self.words(given[:, : int(lengths.max())]))",
+        "return self.head(last[-1])",
+    ),
+    "a state after padding, of sequences that are turned round": _texts(
+        "GRU(8, 8, batch_first=True)",
+        "_, last = self.reads(self.words(given).flip(1))",
+        "return self.head(last[-1])",
+    ),
     "adapters of a random model": _HEAD.format(load="", kept="fc", after=""),
     "a frozen head that was loaded": _HEAD.format(load=_LOAD, kept="fc", after=""),
     "a fixed classifier with orthogonal rows": _HEAD.format(

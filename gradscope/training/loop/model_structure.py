@@ -34,6 +34,7 @@ from gradscope.records.loop import PlainTensor
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.construction import Made
 from gradscope.training.loop.loss_walk import LAYERS, kind, weight_of
+from gradscope.training.loop.padded_states import PaddedStates
 from gradscope.training.loop.script_lines import written
 from gradscope.training.models import Models
 
@@ -225,6 +226,7 @@ class FirstInputs:
     def __init__(self) -> None:
         self._scrambled: list[tuple[_Module, tuple[tuple[int, ...], ...], str | None]] = []
         self._padded: list[tuple[_Module, int, int, int]] = []
+        self._states = PaddedStates()
 
     def called(self, module: nn.Module, args: Sequence[Any]) -> None:
         """Note the first call of a module."""
@@ -233,7 +235,11 @@ class FirstInputs:
             return
         if given.is_meta or given.layout != torch.strided or given.is_nested:
             return
+        if isinstance(module, nn.RNNBase):
+            self._states.called(module, given)
         if isinstance(module, nn.Embedding):
+            if module.padding_idx is not None:
+                self._states.embedded(given, module.padding_idx)
             found = None if module.padding_idx is None else _among(given, module.padding_idx)
             if found is not None:
                 self._padded.append((weakref.ref(module), module.padding_idx or 0, *found))
@@ -244,6 +250,7 @@ class FirstInputs:
 
     def facts(self, models: Models) -> Iterator[LoopFact]:
         """Yield the facts on the modules of a model."""
+        yield from self._states.facts(models)
         if not self._scrambled and not self._padded:
             return
         named = {
