@@ -345,7 +345,8 @@ def _large_updates(capsule: Capsule) -> _Fact | None:
     stalls = len(losses) == 2 * RECENT and median(losses[RECENT:]) >= median(losses[:RECENT])
     if share <= (_LARGE if rises and stalls else _HUGE):
         return None
-    more = ", the highest so far, and still rises; the loss no longer falls" if rises else ""
+    more = ", the highest so far, and still rises" if rises else ""
+    more += "; the loss no longer falls" if rises and stalls else ""
     return _Fact(
         math.inf,
         "learning-rate",

@@ -443,10 +443,10 @@ def test_the_terms_of_a_loss_that_is_reduced_twice_are_read(
     rows = row_losses([reduced(each)])
     assert rows is not None
     assert rows.of_samples(6) == pytest.approx(each.double().mean(1).tolist(), rel=1e-6)
-    assert (
-        row_losses([reduced(each) + reduced(F.mse_loss(given, VALUES + 1, reduction="none"))])
-        is None
-    )
+    more = F.mse_loss(given, VALUES + 1, reduction="none")
+    both = row_losses([reduced(each) + reduced(more)])
+    assert both is not None
+    assert both.of_samples(6) == pytest.approx((each + more).double().mean(1).tolist(), rel=1e-6)
 
 
 def test_the_loss_of_the_predicted_class_is_known_for_one_class_a_sample() -> None:
@@ -470,9 +470,35 @@ def test_the_constant_factor_of_a_loss_is_known() -> None:
     assert loss_factor([given]) is None
 
 
-def test_two_losses_are_not_taken_for_one() -> None:
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_the_loss_of_a_row_is_the_weighted_sum_of_several_losses(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits, boxes = torch.randn(6, 7, generator=generator, dtype=torch.float64).split([3, 4], 1)
+    wanted, classes = boxes + 2, torch.tensor([0, 2, -100, 1, 1, 0])
+    logits.requires_grad_(), boxes.requires_grad_()
+    losses = [
+        F.cross_entropy(logits, classes),
+        F.smooth_l1_loss(boxes, wanted, reduction="sum") * 5 / len(boxes),
+        ((boxes - wanted) ** 2).mean() * 0.5,
+        1e-4 * logits.norm(),  # belongs to no row
+        *(1e-4 * one.pow(2).sum() for one in torch.nn.Linear(6, 2).double().parameters()),
+    ]
+    found = row_losses([sum(losses) * scale])
+    assert found is not None
+    each = F.cross_entropy(logits, classes, reduction="none") * 6 / 5
+    each = each + 5 * F.smooth_l1_loss(boxes, wanted, reduction="none").sum(1)
+    each = each + 0.5 * ((boxes - wanted) ** 2).mean(1)
+    known = torch.tensor(found.of_samples(6), dtype=torch.float64)
+    torch.testing.assert_close(known, each, atol=1e-12, rtol=0)
+    torch.testing.assert_close(found.values.mean(), sum(losses[:3]), atol=1e-12, rtol=0)
+
+
+def test_losses_with_other_rows_or_an_unknown_factor_have_no_sum() -> None:
     given = VALUES.clone().requires_grad_()
-    assert row_losses([F.mse_loss(given, WANTED) + F.l1_loss(given, WANTED)]) is None
+    square = F.mse_loss(given, WANTED)
+    assert row_losses([square + F.mse_loss(given[0, :1], WANTED[0, :1])]) is None
+    factor = torch.ones((), requires_grad=True)
+    assert row_losses([square + factor * F.mse_loss(given, WANTED)]) is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])

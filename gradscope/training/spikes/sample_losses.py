@@ -8,19 +8,23 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd.graph import Node
 
+from gradscope.capture.graph import LEAF
 from gradscope.records.spike import SpikeToken
 from gradscope.training.loop.loss_walk import kind, saved, shape_of, signed
-from gradscope.training.loop.weighted_terms import constant_factor
+from gradscope.training.loop.weighted_terms import constant_factor, element, weighted_terms
 
 #: Operations of a scalar loss beside its loss function.
 _SCALAR = frozenset({"AddBackward", "SubBackward", "MulBackward", "DivBackward", "NegBackward"})
 _REDUCTIONS = frozenset({"MeanBackward", "SumBackward"})
 #: Number of operations to visit.
-_MOST = 16
+_MOST = 32
 #: The largest number of rows that a term of a loss compares: three in a triplet.
 _ROWS = 4
+#: PyTorch's number of a loss function's mean.
+_MEAN = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +155,11 @@ def loss_factor(roots: Sequence[torch.Tensor]) -> float | None:
 
 
 def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
-    """Return the terms of the loss function that a backward starts from; None without one, with
-    several, or if it is not PyTorch's."""
+    """Return the terms of the loss that a backward starts from; None if they are unknown.
+
+    Of a sum of several loss functions, as of classes and boxes, a term is the weighted sum of a
+    row's losses.
+    """
     root = roots[0] if len(roots) == 1 else None
     if root is None or root.numel() != 1 or root.grad_fn is None:
         return None
@@ -163,7 +170,7 @@ def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
         name = kind(node)
         following = [one for one, _ in node.next_functions if one is not None]
         if name in _REDUCTIONS:
-            found += [one for one in following if kind(one) in _KNOWN]
+            found += [one for one in following if kind(one) in _KNOWN and not _is_penalty(one)]
             stack += [one for one in following if kind(one) in _REDUCTIONS and one not in seen]
             seen.update(following)
         elif name in _LOSSES:
@@ -171,7 +178,45 @@ def row_losses(roots: Sequence[torch.Tensor]) -> RowLosses | None:
         elif name in _SCALAR and shape_of(node) == ():
             stack += [one for one in following if one not in seen]
             seen.update(following)
-    return _terms(found[0]) if len(found) == 1 else None
+    if not found[1:]:
+        return _terms(found[0]) if found else None
+    if stack:
+        return None  # it has too many parts
+    with torch.no_grad():
+        return _sum_of(root, found)
+
+
+def _is_penalty(node: Node) -> bool:
+    """Return True for an operation on a parameter, as in a weight decay by hand."""
+    leaf = node.next_functions[0][0] if node.next_functions else None
+    return isinstance(leaf, LEAF) and isinstance(leaf.variable, nn.Parameter)
+
+
+def _sum_of(root: torch.Tensor, nodes: Sequence[Node]) -> RowLosses | None:
+    """Return the loss of each row, summed over several loss functions; their mean is the loss,
+    without a constant that multiplies all of it.
+
+    None if the factor of one is unknown, or if their rows differ.
+    """
+    assert root.grad_fn is not None
+    scale = loss_factor([root]) or 1.0
+    parts = []
+    for factor, term in weighted_terms(root.grad_fn):
+        factor, node = element(factor / scale, term)
+        if node not in nodes:
+            continue
+        found = _terms(node)
+        if found is None or saved(node).get("weight") is not None:
+            return None
+        counted = int(found.counts.sum())
+        if int(getattr(node, "_saved_reduction", 0)) == _MEAN:
+            factor /= max(counted, 1)
+        parts.append(torch.where(found.counts, factor * found.values.double(), 0.0))
+    rows = min((len(one) for one in parts), default=0)
+    if len(parts) != len(nodes) or rows < 2 or any(len(one) % rows for one in parts):
+        return None
+    values = rows * torch.stack([one.reshape(rows, -1).sum(1) for one in parts]).sum(0)
+    return RowLosses(values, torch.ones_like(values, dtype=torch.bool), None)
 
 
 def _terms(node: Node) -> RowLosses | None:
