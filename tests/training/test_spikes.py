@@ -1240,8 +1240,12 @@ def test_damage_to_the_weights_comes_before_a_hard_sample(tmp_path: Path) -> Non
     assert spike(kept(tmp_path / "other", label, usual)).step == 40
 
 
-def test_the_gradient_is_read_if_the_loss_has_a_new_factor() -> None:
-    """So that it is known whether the optimizer got the factor."""
+@pytest.mark.parametrize("spent", [False, True])
+def test_the_gradient_is_read_if_the_loss_has_a_new_factor(
+    spent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it is known whether the optimizer got the factor; also if time for figures of usual
+    steps is spent, because such a loss is large."""
     weight = torch.nn.Parameter(torch.ones(3))
     known = ObservedOptimizer("optimizer", held=frozenset([weight]))
     spikes = Spikes(
@@ -1253,7 +1257,10 @@ def test_the_gradient_is_read_if_the_loss_has_a_new_factor() -> None:
     for step, factor in enumerate((1.0, 1.0, 1.0, 1000.0), 1):
         loss = (weight * 2).sum()
         current = CurrentStep(losses=[1.0])
-        spikes.backward_begins(step, [loss * factor], 1.0, None)
+        if spent and step == 3:
+            name = "gradscope.training.spikes.spikes._Allowance.affords"
+            monkeypatch.setattr(name, lambda *_: False)
+        spikes.backward_begins(step, [loss * factor], factor, None)
         found.append(spikes.is_unusual(step, known, current))
         spikes.gradients_ready(step, optimizer, known, current)
         spikes.step_ended(optimizer, known)

@@ -206,16 +206,18 @@ def _sum_of(root: torch.Tensor, nodes: Sequence[Node]) -> RowLosses | None:
         if node not in nodes:
             continue
         found = _terms(node)
-        if found is None or saved(node).get("weight") is not None:
+        is_nll = kind(node).startswith("NllLoss")
+        if found is None or (is_nll and getattr(node, "_saved_weight", None) is not None):
             return None
-        counted = int(found.counts.sum())
         if int(getattr(node, "_saved_reduction", 0)) == _MEAN:
-            factor /= max(counted, 1)
-        parts.append(torch.where(found.counts, factor * found.values.double(), 0.0))
-    rows = min((len(one) for one in parts), default=0)
-    if len(parts) != len(nodes) or rows < 2 or any(len(one) % rows for one in parts):
+            # The loss of an ignored term is 0.
+            factor /= max(int(found.counts.sum()) if is_nll else found.counts.numel(), 1)
+        parts.append((factor, found.values))
+    rows = min((len(one) for _, one in parts), default=0)
+    if len(parts) != len(nodes) or rows < 2 or any(len(one) % rows for _, one in parts):
         return None
-    values = rows * torch.stack([one.reshape(rows, -1).sum(1) for one in parts]).sum(0)
+    first, *others = (rows * factor * one.double().view(rows, -1).sum(1) for factor, one in parts)
+    values = sum(others, first)
     return RowLosses(values, torch.ones_like(values, dtype=torch.bool), None)
 
 

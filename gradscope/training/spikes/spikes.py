@@ -191,13 +191,13 @@ class Spikes:
         self, step: int, roots: Sequence[torch.Tensor], loss: float | None, scale: float | None
     ) -> None:
         """Read the terms of a loss from its graph; in a usual step only if time allows."""
-        if self._settings.explain and self._allowance.affords():
+        true_loss = None if loss is None else loss / (scale or 1.0)
+        usual = true_loss is not None and true_loss <= self._backwards.high  # false for NaN
+        if self._settings.explain and (not usual or self._allowance.affords()):
             with self._allowance.counted(timed=_TIMED):
                 factor = loss_factor(roots)
             self._factor = None if factor is None else factor / (scale or 1.0)
-        loss = None if loss is None else loss / (scale or 1.0)
-        usual = loss is not None and loss <= self._backwards.high  # false for NaN
-        self._backwards.add(loss)
+        self._backwards.add(true_loss)
         if not usual or step in self._settings.asked:
             self._losses.append(row_losses(roots))
             return
