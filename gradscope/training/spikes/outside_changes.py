@@ -6,6 +6,7 @@ import ctypes
 from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,6 +32,9 @@ _SCALE_FACTOR = 4.0
 Values = bytes | torch.Tensor
 #: The settings of a group that a schedule seldom changes.
 _SETTINGS = (*_AVERAGING, *_PLAIN)
+#: Kind and layout of a parameter with memory of its own: not sharded, not sparse.
+_KINDS, _STRIDED = frozenset({nn.Parameter}), frozenset({torch.strided})
+_LAYOUT, _VERSION, _Storage = attrgetter("layout"), attrgetter("_version"), torch.UntypedStorage
 
 
 class OutsideChanges:
@@ -200,12 +204,16 @@ def _written_of(held: Collection[nn.Parameter]) -> tuple[int, int]:
     """Return the number of writes to the weights, and a hash of their memory.
 
     The allocator may give the address of a weight that was freed to a smaller one: of those whose
-    values are read the storage counts too.
+    values are read the storage counts too. In every step: no frame of Python's for each.
     """
-    plain = list(filter(_is_plain, held))
-    stores = [p.untyped_storage() for p in _some(held) if _is_plain(p)]
-    memory = [(one.data_ptr(), one.nbytes()) for one in stores]
-    return sum(map(version, held)), hash((*map(torch.Tensor.data_ptr, plain), *memory))
+    plain, some = iter(held), _some(held)
+    if not (_KINDS.issuperset(map(type, held)) and _STRIDED.issuperset(map(_LAYOUT, held))):
+        plain, some = filter(_is_plain, plain), filter(_is_plain, some)
+    stores = list(map(torch.Tensor.untyped_storage, some))
+    addresses, sizes = map(_Storage.data_ptr, stores), map(_Storage.nbytes, stores)
+    without = any(map(torch.Tensor.is_inference, held))
+    writes = sum(map(version, held) if without else map(_VERSION, held))
+    return writes, hash((*map(torch.Tensor.data_ptr, plain), *addresses, *sizes))
 
 
 def _is_plain(parameter: nn.Parameter) -> bool:

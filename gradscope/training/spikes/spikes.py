@@ -40,9 +40,10 @@ from gradscope.typeset.numbers import number
 MOST = 3
 #: Unusual steps are kept after this many steps. A capsule costs about this many plain steps.
 _KNOWN, _CAPSULE = 32, 4
-#: Capsules of unusual steps take at most this share of the run, or this many seconds in a short
-#: one; so do the figures of batches, with fewer seconds.
-_SHARE, _FREE, _FREE_FIGURES = 0.005, 1.0, 0.5
+#: Capsules of unusual steps take at most this share of the run; in a short run the seconds of so
+#: many plain steps, or these seconds where steps are longer. So do the figures of batches.
+_SHARE = 0.005
+_FREE_CAPSULES, _FREE_FIGURES = (100, 1.0), (200, 0.5)
 #: Of the blocks for a batch's figures one in so many is timed: a prime, as a step has several.
 _TIMED = 7
 #: Kinds of spikes that later steps may follow from.
@@ -83,14 +84,16 @@ class _Allowance:
     """The time that a run may spend on figures that no finding needs.
 
     Args:
-        free: seconds that even a short run may spend.
+        schedule: knows the duration of a plain step.
+        free: what even a short run may spend: so many plain steps, and at most so many seconds.
 
     Attributes:
         last: the seconds of the last counted block; None before the first.
     """
 
-    def __init__(self, free: float = _FREE) -> None:
-        self._free, self._began = free, time.perf_counter()
+    def __init__(self, schedule: Schedule, free: tuple[int, float]) -> None:
+        self._schedule, (self._steps, self._free) = schedule, free
+        self._began = time.perf_counter()
         self._spent, self._blocks = 0.0, 0
         self.last: float | None = None
 
@@ -117,6 +120,9 @@ class _Allowance:
         finally:
             self.last = clock() - began
             self._spent += timed * self.last
+            plain = self._schedule.plain
+            if plain is not None:
+                self._free = min(self._free, self._steps * plain)
 
 
 class Spikes:
@@ -175,8 +181,9 @@ class Spikes:
         self._nonfinite = False
         # Capsules of unusual steps leave the figures of each step their time; those that are not
         # split by sample are cheap.
-        self._allowance, self._capsules = _Allowance(_FREE_FIGURES), _Allowance()
-        self._unsplit = _Allowance()
+        self._allowance = _Allowance(schedule, _FREE_FIGURES)
+        self._capsules = _Allowance(schedule, _FREE_CAPSULES)
+        self._unsplit = _Allowance(schedule, _FREE_CAPSULES)
 
     @property
     def forbidden(self) -> str:
