@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import importlib
 import math
+import operator
 import os
+import random
 import shutil
 import signal
 import sys
@@ -62,6 +64,15 @@ def pytest_collection() -> Iterator[None]:
     finally:
         _freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give each test and its fixtures the same random numbers, in whatever order tests run."""
+    random.seed(0)
+    for library, seed in (("numpy", "random.seed"), ("torch", "default_generator.manual_seed")):
+        if library in sys.modules:
+            operator.attrgetter(seed)(sys.modules[library])(0)
 
 
 def pytest_runtest_logfinish() -> None:

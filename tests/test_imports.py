@@ -137,6 +137,14 @@ def test_the_package_itself_is_light(folder):
 
 
 @pytest.mark.slow
+def test_pictures_of_channels_need_no_scikit_learn(folder):
+    code, names = loaded(["features", "filters", "conv1", "-o", "filters.png"], folder)
+    assert code == 0
+    assert "torch" in names
+    assert "sklearn" not in names
+
+
+@pytest.mark.slow
 def test_inspecting_the_demo_loads_no_torchvision(folder):
     code, names = loaded(["inspect", "demo", "-o", "report2.json"], folder)
     assert code == 0

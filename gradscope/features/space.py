@@ -1,4 +1,6 @@
-"""Computes nearest neighbours in feature space, and features in the plane, with scikit-learn."""
+"""Computes nearest neighbours in feature space, and features in the plane, with scikit-learn, which
+takes more than a second to import: only what computes one of the two imports it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE, trustworthiness
-from sklearn.metrics.pairwise import paired_distances
-from sklearn.neighbors import NearestNeighbors
 
 from gradscope.errors import OptionError, refuse_unknown
 from gradscope.loading.imports import require
@@ -43,6 +41,9 @@ def nearest(
     ``own`` is each query's own row in the pool, which does not count as a neighbour; None without
     one. Distances are computed in float64; for equal rows they are exactly 0.
     """
+    from sklearn.metrics.pairwise import paired_distances
+    from sklearn.neighbors import NearestNeighbors
+
     rows, wanted = pool.astype(np.float64), queries.astype(np.float64)
     search = NearestNeighbors(metric=METRICS[metric], algorithm="brute").fit(rows)
     found = search.kneighbors(wanted, min(k + 1, len(rows)), return_distance=False)
@@ -100,12 +101,16 @@ def laid_out(values: NDArray[np.float32], method: str, seed: int) -> NDArray[np.
         )
     most = 2 if method == "pca" else COMPONENTS
     if rows.shape[1] > most:
+        from sklearn.decomposition import PCA
+
         rows = PCA(min(most, count), random_state=seed).fit_transform(rows)
     if method == "umap":
         umap: Any = require("umap", wanted_by="--method umap")
         neighbors = min(15, count - 1)
         rows = umap.UMAP(n_neighbors=neighbors, random_state=seed, n_jobs=1).fit_transform(rows)
     elif method == "tsne":
+        from sklearn.manifold import TSNE
+
         rows = TSNE(
             perplexity=min(30.0, (count - 1) / 3),
             init="pca" if rows.shape[1] > 1 else "random",
@@ -123,6 +128,8 @@ def knn_accuracy(values: NDArray[np.float32], labels: Sequence[str]) -> float:
 
     In a tie, the class of the nearest wins.
     """
+    from sklearn.neighbors import NearestNeighbors
+
     k = min(NEIGHBORS, len(labels) - 1)
     search = NearestNeighbors(n_neighbors=k, algorithm="brute").fit(values.astype(np.float64))
     near = search.kneighbors(return_distance=False)
@@ -139,6 +146,8 @@ def trust(values: NDArray[np.float32], places: NDArray[np.float64], seed: int) -
 
     Venna & Kaski 2001; for more than ``SAMPLE`` pictures it is computed on a random sample.
     """
+    from sklearn.manifold import trustworthiness
+
     count = len(values)
     if count > SAMPLE:
         chosen = np.random.default_rng(seed).choice(count, SAMPLE, replace=False)

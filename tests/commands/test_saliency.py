@@ -261,7 +261,8 @@ def test_bad_wishes_are_refused(
     case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("empty.png").write_bytes(b"")
-    Image.new("1", (14_000, 14_000)).save("bomb.png")
+    if case == "a bomb":
+        Image.new("1", (14_000, 14_000)).save("bomb.png")
     Path("bad.npy").write_bytes(b"\x93NUMPY")
     np.save("evil.npy", np.array([{}], dtype=object), allow_pickle=True)
     np.save("flat.npy", np.zeros(4))

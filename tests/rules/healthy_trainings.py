@@ -439,7 +439,7 @@ def experts_that_the_data_choose() -> Watched:
 
 @training
 def mixture_of_experts_with_a_balancing_loss() -> Watched:
-    model = Decoder(mixture=True)
+    model = Decoder(blocks=1, mixture=True)
     run, adam = Watched({"model": model}, every=10), torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(STEPS):
         ids = tokens(8, 16)
@@ -449,7 +449,7 @@ def mixture_of_experts_with_a_balancing_loss() -> Watched:
 
 @training
 def gates_that_begin_at_zero() -> Watched:
-    model = Decoder(blocks=4)
+    model = Decoder(blocks=3)
     for block in model.blocks:
         nn.init.zeros_(block.gate)
     run, adam = Watched({"model": model}, every=10), torch.optim.AdamW(model.parameters(), lr=3e-3)

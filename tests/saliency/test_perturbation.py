@@ -50,7 +50,7 @@ def score_by_hand(net, picture, target):
 
 
 @pytest.mark.parametrize("name", NETS)
-@pytest.mark.parametrize("options", [{"window": 9, "stride": 5}, {"window": 8, "baseline": 0.3}])
+@pytest.mark.parametrize("options", [{"window": 17, "stride": 13}, {"window": 20, "baseline": 0.3}])
 def test_occlusion_is_captums(name, options, captum):
     # A fall is a small difference of large logits: float64 distinguishes definitions, not
     # roundings.
