@@ -36,8 +36,8 @@ def cxx() -> str | None:
 class Script:
     """``words`` are its command line; ``needs`` the packages without which it cannot be run.
 
-    ``by_default`` scripts are also observed with gradscope's default options, in an interpreter
-    that has imported nothing. ``first`` of all it asks what is imported: it always needs such one.
+    ``by_default`` scripts are also observed with gradscope's default options. ``first`` of all it
+    asks what is imported: it always needs an interpreter that has imported nothing.
     """
 
     name: str
@@ -136,9 +136,9 @@ class Ran:
     out: Path
 
 
-def plain(script: Script, folder: Path, *, fresh: bool = False) -> Ran:
-    """``python SCRIPT``; ``fresh`` in an interpreter that has imported nothing."""
-    return _once(script, folder, "plain", [], fresh=fresh)
+def plain(script: Script, folder: Path) -> Ran:
+    """``python SCRIPT``."""
+    return _once(script, folder, "plain", [])
 
 
 #: Options of most that ``run`` can do: every step is sampled, and one is searched for leaks.
@@ -146,7 +146,10 @@ EVERYTHING = ("--every", "1", "--leaks")
 
 
 def observed(script: Script, folder: Path, *options: str, fresh: bool = False) -> Ran:
-    """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file."""
+    """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file.
+
+    ``fresh``: in an interpreter that has imported nothing, also where a copy would do.
+    """
     words = ["-m", "gradscope", "run", "-o", "OUT", *options]
     return _once(script, folder, "-".join(["observed", *options]), words, fresh=fresh)
 
