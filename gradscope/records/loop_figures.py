@@ -38,6 +38,9 @@ class LossOperation:
               targets are a slice with another place; ``shapes`` are those of the chosen and of all
             - "other-noise": the target ``name`` is noise that nothing else uses, and the input has
               another draw in it; ``words`` are the target, its line and the input
+            - "exchanged-pairs": in a contrastive loss, the label ``name`` is on the other term than
+              what it means; ``words`` are the label, and "same" or "different": the pairs for
+              which it is 1
             - "scrambled": a view takes axis 1 for the last; ``shapes`` are before and after it
             - "kl-input", "kl-target", "kl-log-target": the divergence gets probabilities where it
               takes logarithms, or the other way round; the smallest and the largest value, and the

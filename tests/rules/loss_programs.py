@@ -319,10 +319,10 @@ BROKEN = {
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for step in range(12):
             scores = net(torch.randn(6, 8, 4))
-            given = scores.softmax(2)  # broken
+            given = scores.softmax(2)  # broken # here
             given = scores.log_softmax(2)  # mended
             optimizer.zero_grad()
-            loss = F.ctc_loss(given, torch.randint(1, 5, (8, 2)), lengths, sizes)  # here
+            loss = F.ctc_loss(given, torch.randint(1, 5, (8, 2)), lengths, sizes)
             loss.backward()
             optimizer.step()
         """),

@@ -182,7 +182,46 @@ for step in range(12):
     optimizer.step()
 """
 
+_PAIRS = """
+net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+
+
+def contrastive(one, other, label, margin=1.0):
+    d = F.pairwise_distance(one, other)
+    {loss}
+
+
+def pairs(step):
+    inputs, labels = batch(step)
+    others = torch.randint(64, (8,))
+    return inputs, x[others], (labels {compared} y[others]).float()
+
+
+for step in range(12):
+    first, second, label = pairs(step)
+    optimizer.zero_grad()
+    contrastive(net(first), net(second), label).backward()
+    optimizer.step()
+"""
+_OF_ZEROS = "return ((1 - label) * d**2 + label * F.relu(margin - d) ** 2).mean()"
+_OF_ONES = "return (label * d**2 + (1 - label) * (margin - d).clamp(min=0) ** 2).mean() / 2"
+
 BROKEN = {
+    "pairs of one class that are pushed apart": LoopProgram(
+        "GS880",
+        ("`label` is 1 for pairs of one class", "draws pairs of different classes together"),
+        _PAIRS.format(
+            compared="==", loss=f"{_OF_ZEROS}  # broken # here\n    {_OF_ONES}  # mended"
+        ),
+    ),
+    "labels of pairs the other way round": LoopProgram(
+        "GS880",
+        ("`label` is 1 for pairs of different classes",),
+        _PAIRS.format(
+            compared="!=", loss=f"{_OF_ZEROS}  # mended\n    {_OF_ONES}  # broken # here"
+        ),
+    ),
     "a denoiser whose noise is drawn twice": LoopProgram(
         "GS878",
         ("the target `noise` is drawn at train.py:", "the noise in", "another draw, in all"),

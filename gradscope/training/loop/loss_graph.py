@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -38,9 +38,10 @@ from gradscope.training.loop.loss_walk import (
     shape_of,
     terms,
 )
-from gradscope.training.loop.noise_targets import OtherNoise, other_noise
+from gradscope.training.loop.noise_targets import other_noise
 from gradscope.training.loop.operands import broadcast, divergence_fault
 from gradscope.training.loop.other_rows import other_rows
+from gradscope.training.loop.pair_terms import exchanged_pairs
 from gradscope.training.loop.reach import Bounded, Reaches
 from gradscope.training.loop.script_lines import (
     ScriptLine,
@@ -205,15 +206,14 @@ class LossGraphs:
                 # Another choice in each step is another key: then the targets may be chosen, too.
                 key = "other-rows", rows[0]
                 faults[key], shapes[key] = [one], rows[1]
-            noise = _other_noise(one)
-            if noise is not None:
-                self._place(self._count(("other-noise", noise.target), words=noise), one)
+            for name, words in _by_text(one):
+                self._place(self._count((name, words[0]), words=words), one)
         for part in loss_parts(node) if sampled else ():
             self._place(self._count((part.kind, part.name), figures=part.figures), part.node)
         for key, nodes in faults.items():
             seen = self._count(key, shapes[key])
             seen.alone = not is_linked_beside(node, nodes)
-            if key[0] == "scores":
+            if key[0] == "scores" and kind(nodes[0]) not in SOFTMAX:
                 self._place_function(seen, nodes[0], key[1])
             self._place(seen, nodes[0])
 
@@ -327,12 +327,20 @@ def _made(loss: Node) -> str | None:
     return None if line is None else targets_made(*line)
 
 
-def _other_noise(node: Node) -> OtherNoise | None:
-    """Return the fault of a difference with another draw of noise; None for any other."""
-    if kind(node) not in DIFFERENCES | {"SubBackward"} or len(node.next_functions) != 2:
-        return None
+def _by_text(node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the faults that the text at a difference or a sum shows, each with its words."""
+    name = kind(node)
+    if name not in DIFFERENCES | {"SubBackward", "AddBackward"} or len(node.next_functions) != 2:
+        return
     line = line_of(node)
-    return None if line is None else other_noise(*line)
+    if line is None:
+        return
+    noise = other_noise(*line) if name != "AddBackward" else None
+    if noise is not None:
+        yield "other-noise", noise
+    pairs = exchanged_pairs(*line) if name == "AddBackward" else None
+    if pairs is not None:
+        yield "exchanged-pairs", pairs
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
@@ -348,7 +356,7 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
         called = "log_softmax" if name.startswith("Log") else "softmax"
         return ("single-softmax", called), (shape,), node
     if name == "CtcLossBackward" and (given := _unnormalized(node)) is not None:
-        return ("scores", "ctc_loss"), (given,), node
+        return ("scores", "ctc_loss"), (given,), _softmax_of(node) or node
     if uncounted_pairs(node):
         return ("pair-targets", "cosine_embedding_loss"), (), node
     found = broadcast(node)
@@ -370,6 +378,14 @@ def _unnormalized(loss: Node) -> Shape | None:
         return None  # less the log-probabilities of a prior
     sums = given.detach().double().logsumexp(-1)
     return tuple(given.shape) if bool((sums.abs() > _UNNORMALIZED).all()) else None
+
+
+def _softmax_of(loss: Node) -> Node | None:
+    """Return the softmax that gives a loss probabilities, perhaps with their axes moved."""
+    node = loss.next_functions[0][0]
+    while node is not None and kind(node) in MOVES:
+        node = node.next_functions[0][0]
+    return node if node is not None and kind(node) == "SoftmaxBackward" else None
 
 
 def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
