@@ -110,6 +110,8 @@ class LoopFact:
               backward on it after the loop
             - "reverse-plateau": the scheduler ``name`` waits for a plateau of a figure, the first
               of ``words``, in the wrong mode, the second; ``count`` are its steps
+            - "flat": the activation ``name`` of a network without modules; the figure is the
+              smallest share of saturated values in ``count`` graphs that were read
             - "rebound": the text sets the variable ``name`` of a loop over parameters to a new
               value from its gradient, and uses it no more
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index

@@ -226,7 +226,32 @@ def _texts(kind: str, *forward: str, turned: str = "") -> str:
     return _TEXTS.format(kind=kind, forward=lines, turned=turned)
 
 
+_BY_HAND = """
+del net
+inputs, hidden = torch.randn(256, 32), 64
+labels = (inputs[:, 0] > 0).long()
+scale, between = {scale}
+weights = [torch.randn(32, hidden) * scale, torch.randn(hidden, hidden) * between]
+weights += [torch.randn(hidden, 2) * 0.1]
+for one in weights:
+    one.requires_grad_()
+for step in range(24):
+    part = slice(step % 8 * 32, step % 8 * 32 + 32)
+    given = torch.tanh(inputs[part] @ weights[0])  # here
+    given = torch.tanh(given @ weights[1])
+    F.cross_entropy(given @ weights[2], labels[part]).backward()
+    with torch.no_grad():
+        for one in weights:
+            one -= 0.1 * one.grad
+            one.grad = None
+"""
+
 BROKEN = {
+    "weights by hand, without a scale": LoopProgram(
+        "GS881",
+        ("of the values of a tanh are saturated", "and so of 1 other activation"),
+        _BY_HAND.format(scale="1.0, 1.0  # broken\nscale, between = 32**-0.5, 64**-0.5  # mended"),
+    ),
     "a state after padding": LoopProgram(
         "GS879",
         ("sequences, token 0, which is padding", "the last state of `reads`"),

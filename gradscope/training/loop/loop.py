@@ -26,6 +26,7 @@ from gradscope.training.loop.copies import Copies
 from gradscope.training.loop.custom_functions import CustomFunctions
 from gradscope.training.loop.draws import Draws, Seeds
 from gradscope.training.loop.evaluation import EvaluationInputs, Modes
+from gradscope.training.loop.flat_activations import FlatActivations
 from gradscope.training.loop.initial_weights import Adapters, EqualWeights
 from gradscope.training.loop.loads import Checkpoints, Loads
 from gradscope.training.loop.loss_graph import LossGraphs
@@ -82,7 +83,7 @@ class Loop:
         self.functions, self.copies = CustomFunctions(), Copies(models)
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
-        self._triplets = Triplets()
+        self._triplets, self._flat = Triplets(), FlatActivations()
         self._construction = construction = Construction()
         models.registered = construction.modules
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
@@ -317,6 +318,8 @@ class Loop:
         self._loss_graphs.backward_begins(roots, sampled=sample > 0)
         if sample:
             self.model_uses.sampled(roots)
+            if not any(True for _ in self._models):
+                self._flat.backward_begins(roots)
         if sample and sample != self._sample:
             self._sample = sample
             self._equal_weights.read(self._models)
@@ -471,6 +474,7 @@ class Loop:
         yield from self._seeds.facts()
         yield from self._schedulers.facts()
         yield from self._triplets.facts()
+        yield from self._flat.facts()
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)
