@@ -6,6 +6,8 @@ import gc
 import math
 import sys
 import weakref
+from contextlib import ExitStack
+from types import ModuleType
 
 import pytest
 import torch
@@ -15,7 +17,7 @@ from torch.nn import functional as F
 import gradscope
 from gradscope.capture.hooks import select_layers
 from gradscope.capture.recorder import Recorder
-from gradscope.capture.transformer import attention
+from gradscope.capture.transformer import attention, patches
 from gradscope.records.transformer import PROBES
 
 #: What the first forward computed: `inspect` gives a model back as it was, and may run it again.
@@ -444,3 +446,35 @@ def test_a_recorder_ends_with_its_last_reference():
     finally:
         if was:
             gc.enable()
+
+
+@pytest.fixture
+def main(monkeypatch):
+    """A script that imported a function by name; multiprocessing gives its module a second."""
+    main = ModuleType("__main__")
+    main.sdpa = sdpa
+    for name in ("__main__", "__mp_main__"):
+        monkeypatch.setitem(sys.modules, name, main)
+    return main
+
+
+def test_what_a_script_imported_by_name_is_observed_in_every_sample(main):
+    x = torch.ones(1, 1, 2, 4)
+    for _ in range(3):
+        seen = []
+        with ExitStack() as stack:
+            patches.observe_functions(stack, lambda name, *_, seen=seen: seen.append(name))
+            main.sdpa(x, x, x)
+        assert seen == ["scaled_dot_product_attention"]
+        assert main.sdpa is sdpa is F.scaled_dot_product_attention
+
+
+def test_an_error_on_the_way_leaves_no_function_replaced(main, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("mine")
+
+    monkeypatch.setattr(patches, "_Imports", fails)
+    with pytest.raises(RuntimeError, match="mine"), ExitStack() as stack:
+        patches.observe_functions(stack, print)
+    assert main.sdpa is sdpa is F.scaled_dot_product_attention
+    assert "softmax" not in vars(torch.Tensor)

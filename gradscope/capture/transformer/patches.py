@@ -38,6 +38,8 @@ _FUNCTIONS: tuple[tuple[Any, str], ...] = (
 )
 #: The names found in each searched module, and the number of names it had.
 _searched: dict[str, tuple[int, list[str]]] = {}
+#: The modules in which names were found.
+_holding: set[str] = set()
 _counted = [0]  # modules there were when all were searched
 
 
@@ -46,6 +48,7 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
     originals = [getattr(owner, name) for owner, name in _FUNCTIONS]
     aliases = list(_aliases({id(one) for one in originals}))
     functions = ExitStack()
+    patches.callback(functions.close)
     places = [*_FUNCTIONS, *aliases]
     functions.callback(places.clear)
     own: dict[int, Callable[..., Any]] = {}
@@ -63,7 +66,6 @@ def observe_functions(patches: ExitStack, observe: Observe) -> None:
     def end() -> None:
         if imports in finders:
             finders.remove(imports)
-        functions.close()
 
     patches.callback(end)
 
@@ -165,22 +167,32 @@ def _modules() -> list[tuple[str, Any]]:
     """Return the modules to search: all if there are new ones, else those that hold a function."""
     every = sys.modules
     if len(_searched) and _counted[0] == len(every):
-        found = [path for path, (_, names) in _searched.items() if names]
-        return [(path, every[path]) for path in ("__main__", *found) if path in every]
+        return [(path, every[path]) for path in ("__main__", *_holding) if path in every]
     _counted[0] = len(every)
     return list(every.items())
 
 
 def _aliases(originals: set[int]) -> Iterator[tuple[ModuleType, str]]:
-    """Yield modules outside PyTorch that hold one of the functions, with the attribute."""
+    """Yield modules outside PyTorch that hold one of the functions, with the attribute.
+
+    Each once, though the main module is ``__mp_main__`` too where multiprocessing is imported.
+    """
+    read = set()
     for path, module in _modules():
         if not isinstance(module, ModuleType) or path.partition(".")[0] in ("torch", "gradscope"):
             continue
+        if id(module) in read:
+            continue
+        read.add(id(module))
         names = vars(module)
         count, found = _searched.get(path, (-1, []))
         if count != len(names) or path == "__main__":
             found = [one for one, value in list(names.items()) if id(value) in originals]
             _searched[path] = len(names), found
+            if found:
+                _holding.add(path)
+            else:
+                _holding.discard(path)
         for attribute in found:
             if id(names.get(attribute)) in originals:
                 yield module, attribute

@@ -16,7 +16,7 @@ loader = DataLoader(TensorDataset(X, Y), batch_size=64, shuffle=True)
 model = nn.Sequential(nn.Linear(dim, 64), nn.ReLU(), nn.Linear(64, classes))
 opt = torch.optim.Adam(model.parameters(), lr=2e-5)  # broken
 opt = torch.optim.Adam(model.parameters(), lr=2e-3)  # mended
-for epoch in range(5):
+for epoch in range(3):
     for x, y in loader:
         loss = F.cross_entropy(model(x), y)
         opt.zero_grad()

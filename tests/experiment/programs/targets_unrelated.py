@@ -28,7 +28,7 @@ loader = DataLoader(Rows(), batch_size=50, shuffle=True)
 model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
 opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 criterion = nn.MSELoss()
-for epoch in range(3):
+for epoch in range(2):
     for x, y in loader:
         opt.zero_grad()
         loss = criterion(model(x), y)
