@@ -36,6 +36,27 @@ class SpikeToken:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterLoss:
+    """What a classifier said of a sample some steps later.
+
+    Attributes:
+        step: the number of the later step.
+        loss: the sample's loss with the weights before that step.
+        predicted_loss: its loss with the class that the model predicts.
+        same: True if that is the class that the model predicted in the sample's own step.
+        asked: the number of other samples that were asked for before.
+        stayed: the number of these whose loss stayed large, with the same predicted class.
+    """
+
+    step: int
+    loss: float
+    predicted_loss: float
+    same: bool
+    asked: int = 0
+    stayed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SpikeSample:
     """One sample of the step, and its part of the gradient.
 
@@ -64,6 +85,7 @@ class SpikeSample:
         predicted_loss: of a classifier, the loss with the class that the model predicts.
         term: of a call with several rows for each term of the loss, as an anchor, a positive and a
             negative in one batch: the term of its row; None for other calls, or if unknown.
+        later: of a sample whose label may be wrong, what the model said of it some steps later.
     """
 
     index: int
@@ -86,6 +108,7 @@ class SpikeSample:
     constant_in: tuple[str, ...] = field(default=(), metadata=SPARSE)
     predicted_loss: float | None = field(default=None, metadata=SPARSE)
     term: int | None = field(default=None, metadata=SPARSE)
+    later: LaterLoss | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

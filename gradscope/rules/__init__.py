@@ -23,6 +23,7 @@ from gradscope.rules._severity import SEVERITIES, reaches, severity
 from gradscope.rules._spike_causes import RECENT, mention, spike_cause, with_worst_first
 from gradscope.rules._spike_samples import (
     AFTERMATH,
+    MAY_STAY,
     are_unusual_copies,
     has_unusual_input,
     is_sure,
@@ -31,6 +32,7 @@ from gradscope.rules._spike_samples import (
     is_unusual_length,
     is_unusual_loss,
     is_unusual_text,
+    stays_wrong,
 )
 from gradscope.rules._window import StepWindows, Window
 
@@ -38,6 +40,7 @@ __all__ = [
     "AFTERMATH",
     "COMPARISONS",
     "FAIL_ON",
+    "MAY_STAY",
     "PRESETS",
     "RECENT",
     "SEVERITIES",
@@ -79,6 +82,7 @@ __all__ = [
     "rule_book",
     "severity",
     "spike_cause",
+    "stays_wrong",
     "structures",
     "wanted",
     "with_worst_first",

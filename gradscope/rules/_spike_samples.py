@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gradscope.records.spike import BatchHistory, Capsule, SpikeSample
+from gradscope.records.spike import BatchHistory, Capsule, LaterLoss, SpikeSample
 from gradscope.rules._words import number, percent, plural
 
 #: Samples are to blame if at most one in eight samples holds half of the gradient.
@@ -51,6 +51,10 @@ _TEXT_DEVIATIONS, _TEXT = 7.0, 1.5
 #: A classifier is sure of a class if its probability is at least 0.9, and the loss with it is at
 #: most this many times the median of the other samples': of naturally hard samples it is unsure.
 _SURE, _SURE_LOSS = 3.0, -math.log(0.9)
+#: A label stays wrong if some steps later the loss is at least this part of what it was. Then its
+#: loss must exceed the largest before by the second factor; by the third, if at least so many
+#: samples were asked for before (fourth figure), and at most one in so many stayed wrong (fifth).
+_STAYS, _STAYED, MAY_STAY, _ASKED, _RARE = 2 / 3, 1.5, 1.2, 3, 4
 #: Rare samples, too, may repeat one value: with fewer steps before than this, their loss must also
 #: be unusual.
 _MANY = 64
@@ -460,14 +464,14 @@ def _label(capsule: Capsule) -> Blame | None:
     if predicted is not None and high <= predicted:
         return None  # the model predicts this label
     sure = is_sure_of_another_class(worst[0], rest)
+    stays = _stayed_wrong(worst[0], usual, capsule)
     unlike = (
-        (
-            is_unusual_loss(high, usual, history, sure=sure)
-            or (worst[0].token is not None and is_unusual_text(high, usual, history))
-        )
-        and losses[-1] <= max(history.high_loss or 0.0, high / _UNLIKE)
-        and high > _unlike(worst[0], rest, usual, history) * _largest_before(capsule)
-    )
+        stays
+        or is_unusual_loss(high, usual, history, sure=sure)
+        or (worst[0].token is not None and is_unusual_text(high, usual, history))
+    ) and losses[-1] <= max(history.high_loss or 0.0, high / _UNLIKE)
+    factor = _unlike(worst[0], rest, usual, history)
+    unlike = unlike and (stays or high > factor * _largest_before(capsule))
     has_history = history.loss_steps >= KNOWN and (history.usual_loss or 0.0) > 0
     larger = high > _LOSS * (history.high_loss or 0.0) and high > _UNLIKE * _largest_before(capsule)
     gradient_is_usual = (
@@ -480,19 +484,54 @@ def _label(capsule: Capsule) -> Blame | None:
     )
     if not (unlike or gradient_is_usual):
         return None
-    before = (
-        f"; in the {history.loss_steps} steps before, no sample's is above "
-        f"{number(history.high_loss)}"
-    )
+    steps, most = history.loss_steps, history.high_loss
+    if stays:
+        steps, most = capsule.step - capsule.signals[0].step, _largest_before(capsule)
+    before = f"; in the {steps} steps before, no sample's is above {number(most)}"
     evidence = before if unlike else ", and the gradient is of usual size"
     parts = [
         f"{_which([worst], capsule)}: its loss is {number(high)} "
         f"(median {number(usual)}){evidence}.",
         *_worst_token(worst[0]),
         *([] if predicted is None else [f"With another label it would be {number(predicted)}."]),
+        *_later(worst[0], capsule),
         "Its input is of usual size: check its label.",
     ]
     return Blame("labels", " ".join(parts), tuple(worst))
+
+
+def stays_wrong(loss: float, later: LaterLoss) -> bool:
+    """Return True if a classifier is still as sure of the same other class than a sample's label.
+
+    Args:
+        loss: the loss of the sample in its own step.
+        later: what the model said of it some steps later.
+    """
+    return later.same and later.loss >= _STAYS * loss and later.predicted_loss <= _SURE_LOSS
+
+
+def _stayed_wrong(sample: SpikeSample, middle: float, capsule: Capsule) -> bool:
+    """Return True if a label stayed wrong, and the loss is above those of all steps before."""
+    later, loss = sample.later, sample.loss or 0.0
+    known = [one for one in capsule.signals[:-1] if one.sample_loss is not None]
+    if later is None or not stays_wrong(loss, later) or len(known) < _MANY:
+        return False
+    if loss <= _UNUSUAL * middle or middle > _ALL * (capsule.history.high_median or 0.0):
+        return False
+    rare = later.asked >= _ASKED and _RARE * later.stayed <= later.asked
+    return loss > (MAY_STAY if rare else _STAYED) * _largest_before(capsule)
+
+
+def _later(sample: SpikeSample, capsule: Capsule) -> list[str]:
+    """Return a sentence on what the model said of a sample some steps later."""
+    later = sample.later
+    if later is None or not stays_wrong(sample.loss or 0.0, later):
+        return []
+    return [
+        f"{plural(later.step - capsule.step, 'step')} later, after the model was trained on it, "
+        f"its loss is still {number(later.loss)}, and {number(later.predicted_loss)} with the "
+        "same other label."
+    ]
 
 
 def _largest_before(capsule: Capsule) -> float:

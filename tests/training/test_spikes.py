@@ -20,6 +20,7 @@ from gradscope.api.spiking import spike
 from gradscope.records.spike import (
     BatchHistory,
     Capsule,
+    LaterLoss,
     OptimizerState,
     OutsideChange,
     SpikeSample,
@@ -60,6 +61,7 @@ from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore
 from gradscope.training.spikes.capsule_contents import CapsuleContents
 from gradscope.training.spikes.earlier_batches import EarlierBatches
+from gradscope.training.spikes.later_losses import LaterLosses
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
 from gradscope.training.spikes.samples import mixes_samples, norms_without, taken_apart
@@ -971,6 +973,112 @@ def test_steps_with_a_wrong_label_or_an_odd_text_are_kept(figures: BatchFigures,
             BatchFigures(sample_loss=1.0 - 0.001 * (step % 2), median_loss=0.1, copies=1)
         )
     assert before.unusual_batch(figures) == kind
+
+
+LATER = LaterLoss(76, 5.0, 0.01, True, asked=4, stayed=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "cause"),
+    [
+        (5.8, LATER, "labels"),
+        (5.9, LATER, "undetermined"),
+        (5.8, None, "undetermined"),
+        (5.8, replace(LATER, loss=4.6), "undetermined"),  # it falls
+        (5.8, replace(LATER, same=False), "undetermined"),
+        (5.8, replace(LATER, predicted_loss=0.11), "undetermined"),
+        (5.8, replace(LATER, stayed=2), "undetermined"),  # others stay, too
+        (5.8, replace(LATER, asked=2, stayed=0), "undetermined"),  # it is not known if others do
+        (4.6, replace(LATER, asked=0, stayed=0), "labels"),
+    ],
+)
+def test_a_label_that_stays_wrong_makes_a_smaller_loss_unusual(
+    before: float, later: LaterLoss | None, cause: str
+) -> None:
+    """Its loss is 7; a label is blamed above 1.2 times the largest before, or 1.5 times."""
+    given = quiet(loss=7.0, predicted_loss=0.01, later=later)
+    row = SpikeSignals(0, 1.0, 2.0, 2.0, 1e-3, sample_loss=0.5)
+    steps = [replace(row, step=n, sample_loss=before if n == 40 else 0.5) for n in range(-10, 61)]
+    rows = [replace(one, predicted_loss=0.01) for one in given.samples]
+    given = replace(
+        given, kind="sample", samples=tuple(rows), signals=tuple(steps),
+        history=replace(HISTORY, high_loss=before),
+    )  # fmt: skip
+    found, message = spike_cause(given)
+    assert found == cause, message
+    assert spike_cause(replace(given, signals=tuple(steps[10:])))[0] == "undetermined"  # too few
+    if cause == "labels":
+        assert f"; in the 70 steps before, no sample's is above {before:.3f}" in message
+        assert "16 steps later, after the model was trained on it, its loss is still 5.0" in message
+
+
+def test_a_sample_is_asked_for_again_with_the_weights_of_then() -> None:
+    net = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 4)).double()
+    inputs, labels = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1])
+    scores = net(inputs)
+    rows = row_losses([F.cross_entropy(scores, labels)])
+    assert rows is not None
+    call = call_of(net, inputs)
+    call.side_effects.draws = False  # as is learned over the first calls
+    worst = int(rows.values.argmax())
+    later = LaterLosses()
+    held = later.hold(60, 59, call, rows)
+    assert held is not None and (held.sample, held.target) == (worst, int(labels[worst]))
+    assert held.due == 75
+    means = net[0].running_mean.clone()
+    with torch.no_grad():
+        net[1].weight[0] += 0.3
+    found = later.ask(76)
+    assert found is not None and not later.held
+    assert torch.equal(net[0].running_mean, means)
+    logs = net(inputs)[worst].detach().log_softmax(0)
+    figures = [found.loss, found.predicted_loss]
+    assert figures == pytest.approx([-float(logs[labels[worst]]), -float(logs.max())], abs=1e-12)
+    assert found.same == (int(logs.argmax()) == int(scores[worst].argmax()))
+    # A call with other losses, and a batch that the script wrote to, are not asked for.
+    assert later.hold(60, 59, call, rows) is None
+    now = row_losses([F.cross_entropy(net(inputs), labels)])
+    assert now is not None and later.hold(60, 59, call, now) is not None
+    inputs[2] *= 2
+    assert later.ask(76) is None and not later.held
+
+
+STUBBORN = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+centres = 3 * torch.eye(4)
+net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
+optimizer = torch.optim.SGD(net.parameters(), 0.5)
+for step in range(1, 221):
+    labels = torch.randint(0, 4, (16,))
+    inputs = centres[labels] + 0.5 * torch.randn(16, 4)
+    if step == 120:  # its loss is more than half that of step 180
+        inputs[3], labels[3] = centres[1], 2
+    if step == 180:
+        inputs[5], labels[5] = 1.7 * centres[1], 2
+    loss = nn.functional.cross_entropy(net(inputs), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(step, loss.item(), net[0].running_mean.sum().item())
+"""
+
+
+@pytest.mark.slow
+def test_a_label_that_stays_wrong_is_found_though_a_loss_was_nearly_as_large(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(STUBBORN)
+    done = gradscope(["run", "--quiet", "-o", "run.db", "train.py"], cwd=tmp_path)
+    assert python(["train.py"], cwd=tmp_path).stdout == done.stdout
+    capsule = read_capsule(capsules_of(tmp_path / "run.db")[180])
+    cause, message = spike_cause(capsule)
+    assert cause == "labels" and message.startswith("sample 5 of 16"), message
+    assert "16 steps later, after the model was trained on it, its loss is still" in message
+    without = [replace(one, later=None) for one in capsule.samples]
+    assert spike_cause(replace(capsule, samples=tuple(without)))[0] == "undetermined"
 
 
 @pytest.mark.parametrize(("predicted", "sure"), [(0.09, True), (0.11, False), (3.0, False)])

@@ -28,6 +28,7 @@ from gradscope.rules.gs602_gradient_spike import stands_out as gradient_stands_o
 from gradscope.training.current_step import CurrentStep
 from gradscope.training.optimizers import ObservedOptimizer, settings
 from gradscope.training.spikes.batch_figures import BatchFigures, BatchWindows
+from gradscope.training.spikes.later_losses import LaterLosses
 from gradscope.training.spikes.outside_changes import OutsideChanges
 
 #: Number of steps that rules over time compare with.
@@ -36,7 +37,7 @@ _STEPS = 128
 #: largest loss of a sample and largest input.
 _Row = list[Any]
 #: The fields of a row that are filled after it was added, or read again.
-_NORM, _WEIGHTS, _UPDATE = 2, 5, 7
+_NORM, _WEIGHTS, _UPDATE, _SAMPLE = 2, 5, 7, 8
 #: Number of steps needed to know how a figure scatters, and the smallest scatter that is used.
 _KNOWN, _FLOOR = 32, 0.1
 #: For this many steps, a change of the optimizer or of the weights adds this to the score, so
@@ -67,6 +68,7 @@ class StepsBefore:
         windows: the losses and gradient norms of the steps.
         batches: the figures of the steps' batches.
         changes: changes of the optimizer and of the weights between the steps.
+        later: the sample for which the model is asked again.
     """
 
     def __init__(self) -> None:
@@ -74,6 +76,7 @@ class StepsBefore:
         self.windows = StepWindows()
         self.batches = BatchWindows()
         self.changes = OutsideChanges()
+        self.later = LaterLosses()
         self._taken, self._paces, self._probes = Window(), Window(), Window()
         self._jump = 0.0  # the score of a small parameter's gradient in this step
         self._pace = 0.0  # the score of the last update
@@ -153,6 +156,15 @@ class StepsBefore:
             self._jump = window.deviations(norm, _FLOOR)
         window.add(norm)
         return jumps
+
+    def ratio_of_loss(self, figures: BatchFigures) -> float | None:
+        """Return the largest loss of a sample over the largest of the steps before; None if few of
+        these are known.
+        """
+        known = [row[_SAMPLE] for row in self._rows if row[_SAMPLE] is not None]
+        if figures.sample_loss is None or len(known) < 2 * _KNOWN:
+            return None
+        return figures.sample_loss / max(known) if max(known) > 0 else None
 
     def input_size(self, figures: BatchFigures) -> float:
         """Return the distance of a batch's inputs from those of the steps before, in robust

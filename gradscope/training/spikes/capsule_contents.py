@@ -267,8 +267,8 @@ class CapsuleContents:
         ]
         return replace(split, samples=samples, norm=full_norm if split.norm is None else split.norm)
 
-    def _refusal(self, call: RecordedCall, count: int) -> str:
-        """Return the reason why a call is not split into samples; "" if it is split."""
+    def replay_refusal(self, call: RecordedCall) -> str:
+        """Return the reason why a call is not repeated; "" if it may be."""
         if self.forbidden:
             return self.forbidden
         model = next((one for one in self._models if one.module_ref() is call.module), None)
@@ -283,6 +283,13 @@ class CapsuleContents:
             return "the model is sharded, or waits for other processes: one rank cannot replay it"
         if call.overwritten or call.moved:
             return "the call cannot be replayed: its inputs or the weights have changed since"
+        return ""
+
+    def _refusal(self, call: RecordedCall, count: int) -> str:
+        """Return the reason why a call is not split into samples; "" if it is split."""
+        why = self.replay_refusal(call)
+        if why:
+            return why
         if count > SAMPLES:
             return f"{count} samples; at most {SAMPLES} are"
         # One sample costs at most as much as a step, most often far less; the limit ends the rest.

@@ -15,6 +15,7 @@ from gradscope.records.spike import Capsule
 from gradscope.records.tensors import finite_or_none
 from gradscope.rules import (
     AFTERMATH,
+    MAY_STAY,
     Limits,
     RuleSettings,
     Window,
@@ -32,6 +33,7 @@ from gradscope.training.spikes.batch_indices import BatchIndices
 from gradscope.training.spikes.before import StepsBefore, state_of
 from gradscope.training.spikes.capsule_contents import CapsuleContents, clock
 from gradscope.training.spikes.earlier_batches import EarlierBatches
+from gradscope.training.spikes.later_losses import HeldSample, LaterLosses
 from gradscope.training.spikes.sample_losses import RowLosses, loss_factor, row_losses
 from gradscope.typeset.numbers import number
 
@@ -41,11 +43,14 @@ MOST = 3
 #: Unusual steps are kept after this many steps. A capsule costs about this many plain steps.
 _KNOWN, _CAPSULE = 32, 4
 #: Capsules of unusual steps take at most this share of the run; in a short run the seconds of so
-#: many plain steps, or these seconds where steps are longer. So do the figures of batches.
+#: many plain steps, or these seconds where steps are longer. So do the figures of batches, and
+#: samples for which the model is asked again.
 _SHARE = 0.005
-_FREE_CAPSULES, _FREE_FIGURES = (100, 1.0), (200, 0.5)
+_FREE_CAPSULES, _FREE_FIGURES, _FREE_ASKING = (100, 1.0), (200, 0.5), (40, 0.5)
 #: Of the blocks for a batch's figures one in so many is timed: a prime, as a step has several.
 _TIMED = 7
+#: Causes that blame a sample.
+_BLAMED = ("samples", "labels")
 #: Kinds of spikes that later steps may follow from.
 _SPIKES = ("loss", "gradient", "non-finite")
 #: Terms of a loss that are kept in an unremarkable step, until its gradients are there.
@@ -184,6 +189,7 @@ class Spikes:
         self._allowance = _Allowance(schedule, _FREE_FIGURES)
         self._capsules = _Allowance(schedule, _FREE_CAPSULES)
         self._unsplit = _Allowance(schedule, _FREE_CAPSULES)
+        self._asking = _Allowance(schedule, _FREE_ASKING)
 
     @property
     def forbidden(self) -> str:
@@ -245,25 +251,45 @@ class Spikes:
         figures = self._figures()
         before.note(step, optimizer, known, current, self._factor)
         spike = self._spike(step, before, current, figures)
+        ratio = before.ratio_of_loss(figures) if figures.sure else None
+        suspect = None
+        if ratio is not None and ratio > MAY_STAY:
+            suspect = _of_sample(before, figures)
+        kept = spike is not None and self._makes_room(step, spike)
+        reason = spike if kept else suspect
         capsule = None
-        if spike is not None and self._makes_room(step, spike):
+        if reason is not None:
             has_norms = before.gradient.count > 0
             capsule = Capsule(
                 step,
                 known.name,
-                spike.reason,
-                spike.kind,
+                reason.reason,
+                reason.kind,
                 usual_norm=before.gradient.usual if has_norms else None,
                 high_norm=before.gradient.high if has_norms else None,
                 usual_loss=before.losses(len(current.losses)).usual if before.count else None,
                 counted=before.count,
-                score=finite_or_none(spike.size),
+                score=finite_or_none(reason.size),
                 history=before.batches.history,
                 changes=before.changes.recent(step),
             )
         before.add(step, optimizer, current, figures)
-        if capsule is not None:
-            self._take(capsule, optimizer, known, before, current)
+        tensors: Mapping[str, torch.Tensor] = {}
+        if kept and capsule is not None:
+            capsule, cause, tensors = self._take(capsule, optimizer, known, before, current)
+            if cause in _BLAMED or capsule.kind not in ("highest", "sample"):
+                ratio = None  # known already, or a spike of another kind
+        if before.later.held:
+            self._ask_again(step, before.count, before.later)
+        held = None if ratio is None else self._hold(step, before, suspect is not None)
+        if held is not None and suspect is not None and capsule is not None:
+            if not kept:
+                with self._asking.counted():
+                    capsule, tensors = self._filled(
+                        capsule, optimizer, known, before, current, split=False, seconds=None
+                    )
+            capsule = replace(capsule, kind=suspect.kind, reason=suspect.reason)
+            held.keep(capsule, tensors, suspect.size)
         if self._settings.batches > 1:
             calls = [one for one in self._detector.calls if one.returned]
             counts = [batch_size(one.args, one.kwargs) for one in calls]
@@ -277,8 +303,8 @@ class Spikes:
         known: ObservedOptimizer,
         before: StepsBefore,
         current: CurrentStep,
-    ) -> None:
-        """Fill a capsule of the latest step, judge it, and keep it.
+    ) -> tuple[Capsule, str, Mapping[str, torch.Tensor]]:
+        """Fill a capsule of the latest step, judge it, and keep it; return it with its cause.
 
         For a step that does not stand out, this time counts against the allowance.
         """
@@ -290,21 +316,75 @@ class Spikes:
             seconds = allowance.left
         counted = nullcontext() if allowance is None else allowance.counted()
         with counted:
-            signals, state = before.signals(optimizer), state_of(optimizer)
-            capsule = replace(capsule, signals=signals, state=state)
-            with self._detector.replaying() as calls:
-                mine = [c for c in calls if any(p in known.held for p in c.module.parameters())]
-                capsule, tensors = self._contents.fill(
-                    capsule,
-                    mine,
-                    self._losses,
-                    current.scale or 1.0,
-                    split=split,
-                    seconds=seconds,
-                )
-                before.norm_is_known(capsule.signals[-1].gradient_norm)
-                capsule, cause = self._judged(capsule)
-                self._keep(capsule, cause, tensors)
+            capsule, tensors = self._filled(
+                capsule, optimizer, known, before, current, split=split, seconds=seconds
+            )
+            before.norm_is_known(capsule.signals[-1].gradient_norm)
+            capsule, cause = self._judged(capsule)
+            self._keep(capsule, cause, tensors)
+        return capsule, cause, tensors
+
+    def _filled(
+        self,
+        capsule: Capsule,
+        optimizer: Optimizer,
+        known: ObservedOptimizer,
+        before: StepsBefore,
+        current: CurrentStep,
+        *,
+        split: bool,
+        seconds: float | None,
+    ) -> tuple[Capsule, Mapping[str, torch.Tensor]]:
+        """Return a capsule of the latest step with its signals, state and samples, and its tensors;
+        ``split`` and ``seconds`` as in ``CapsuleContents.fill``."""
+        signals, state = before.signals(optimizer), state_of(optimizer)
+        capsule = replace(capsule, signals=signals, state=state)
+        with self._detector.replaying() as calls:
+            mine = [c for c in calls if any(p in known.held for p in c.module.parameters())]
+            return self._contents.fill(
+                capsule, mine, self._losses, current.scale or 1.0, split=split, seconds=seconds
+            )
+
+    # ---------------------------------------------------------------- labels that stay wrong
+
+    def _hold(self, step: int, before: StepsBefore, suspected: bool) -> HeldSample | None:
+        """Hold the sample with the largest loss of the step, to ask the model again; return it if
+        it is held. Without a suspicion it only shows what becomes of usual samples.
+        """
+        calls = [one for one in self._detector.calls if one.returned]
+        rows = self._losses[0] if len(self._losses) == len(calls) == 1 else None
+        if rows is None or not (before.later.has_room(suspected) and self._asking.affords()):
+            return None
+        if self._contents.replay_refusal(calls[0]):
+            return None
+        with self._asking.counted(), self._detector.replaying():
+            return before.later.hold(step, before.count, calls[0], rows)
+
+    def _ask_again(self, step: int, count: int, later: LaterLosses) -> None:
+        """Ask the model for a sample that is due; keep its step if its label stayed wrong.
+
+        ``count`` is the number of the optimizer's steps.
+        """
+        held = later.held[0]
+        if count < held.due:
+            return
+        with self._asking.counted(), self._detector.replaying():
+            found = later.ask(step)
+        if found is None or held.capsule is None:
+            return
+        samples = [
+            replace(one, later=found) if one.index == held.sample else one
+            for one in held.capsule.samples
+        ]
+        capsule, cause = self._judged(replace(held.capsule, samples=tuple(samples)))
+        if cause not in _BLAMED:
+            return
+        for kept in self._kept.values():
+            kept[:] = [one for one in kept if one[1] != held.step]
+        if self._makes_room(held.step, _Spike(capsule.kind, capsule.reason, held.size)):
+            self._keep(capsule, cause, held.tensors)
+        else:
+            self._drop(held.step)
 
     def step_ended(
         self,
@@ -392,13 +472,7 @@ class Spikes:
             words = "one input is unlike those of all steps before"
             return _Spike("input", words, before.input_size(figures))
         if unusual == "sample":
-            usual = before.batches.losses.usual
-            words = (
-                f"the loss of one sample is {number(figures.sample_loss)}; the largest loss of a "
-                f"sample in a step was {number(usual)} (median)"
-            )
-            size = before.batches.losses.deviations(figures.sample_loss or 0.0, 0.1)
-            return _Spike("sample", words, size)
+            return _of_sample(before, figures)
         return None
 
     def _highest(
@@ -429,7 +503,7 @@ class Spikes:
         if stands_out:
             if step - self._latest > AFTERMATH:
                 self._firsts.add(step)
-            self._latest = step
+            self._latest = max(step, self._latest)
         if len(kept) == MOST:
             # The first of a series stays: larger ones soon after it may be its aftermath.
             since = step - AFTERMATH
@@ -448,6 +522,16 @@ class Spikes:
         earlier = [step for step in self._blameless if since <= step < capsule.step]
         capsule = with_worst_first(replace(capsule, follows=min(earlier, default=None)))
         cause, _ = spike_cause(capsule)
-        if cause not in ("samples", "labels") and capsule.kind in _SPIKES:
+        if cause not in _BLAMED and capsule.kind in _SPIKES:
             self._blameless.append(capsule.step)
         return capsule, cause
+
+
+def _of_sample(before: StepsBefore, figures: BatchFigures) -> _Spike:
+    """Return the reason to keep a step for the largest loss of a sample."""
+    window = before.batches.losses
+    words = (
+        f"the loss of one sample is {number(figures.sample_loss)}; the largest loss of a sample in "
+        f"a step was {number(window.usual)} (median)"
+    )
+    return _Spike("sample", words, window.deviations(figures.sample_loss or 0.0, 0.1))
