@@ -37,7 +37,7 @@ class SpikeToken:
 
 @dataclass(frozen=True, slots=True)
 class LaterLoss:
-    """What a classifier said of a sample some steps later.
+    """The answer of a classifier for a sample some steps later.
 
     Attributes:
         step: the number of the later step.
@@ -85,7 +85,7 @@ class SpikeSample:
         predicted_loss: of a classifier, the loss with the class that the model predicts.
         term: of a call with several rows for each term of the loss, as an anchor, a positive and a
             negative in one batch: the term of its row; None for other calls, or if unknown.
-        later: of a sample whose label may be wrong, what the model said of it some steps later.
+        later: the model's answer some steps later, for a sample whose label may be wrong.
     """
 
     index: int

@@ -466,12 +466,10 @@ def _label(capsule: Capsule) -> Blame | None:
     sure = is_sure_of_another_class(worst[0], rest)
     stays = _stayed_wrong(worst[0], usual, capsule)
     unlike = (
-        stays
-        or is_unusual_loss(high, usual, history, sure=sure)
+        is_unusual_loss(high, usual, history, sure=sure)
         or (worst[0].token is not None and is_unusual_text(high, usual, history))
-    ) and losses[-1] <= max(history.high_loss or 0.0, high / _UNLIKE)
-    factor = _unlike(worst[0], rest, usual, history)
-    unlike = unlike and (stays or high > factor * _largest_before(capsule))
+    ) and high > _unlike(worst[0], rest, usual, history) * _largest_before(capsule)
+    unlike = (unlike or stays) and losses[-1] <= max(history.high_loss or 0.0, high / _UNLIKE)
     has_history = history.loss_steps >= KNOWN and (history.usual_loss or 0.0) > 0
     larger = high > _LOSS * (history.high_loss or 0.0) and high > _UNLIKE * _largest_before(capsule)
     gradient_is_usual = (
