@@ -1204,6 +1204,24 @@ def test_weights_written_through_data_are_found_and_a_habit_is_not(write: str) -
     assert changes.recent(80) == ()
 
 
+@pytest.mark.parametrize(("first", "written"), [(1, False), (20, False), (66, True)])
+def test_a_write_through_data_is_known_at_once_if_none_came_before(
+    first: int, written: bool
+) -> None:
+    """So that the step is kept. A script that writes after each step has the habit to."""
+    layer = torch.nn.Linear(3, 3)
+    held = frozenset(layer.parameters())
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    changes, found = OutsideChanges(), []
+    for step in range(1, 70):
+        if step >= first:
+            layer.weight.data.mul_(1.1)
+        changes.step_begins(step, optimizer, held)
+        found += [step] * changes.weights_written
+        changes.step_ended(optimizer, held)
+    assert found == ([first] if written else [])
+
+
 def test_a_new_scale_of_the_loss_is_found_and_a_doubled_one_is_not() -> None:
     changes = OutsideChanges()
     for step, factor in enumerate((128.0, 256.0, None, 8192.0), 1):
@@ -1318,6 +1336,31 @@ def test_a_step_after_a_change_comes_before_all_that_do_not_stand_out() -> None:
     before.note(41, optimizer, known, usual, None)
     assert loud > 10
     assert before.score(41, usual, BatchFigures()) > loud
+
+
+def test_a_step_more_unusual_than_all_is_kept_though_the_time_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[tuple[int, tuple[str, ...]]] = []
+    weight = torch.nn.Parameter(torch.ones(3))
+    known = ObservedOptimizer("optimizer", held=frozenset([weight]))
+    spikes = Spikes(
+        SpikeSettings(), RuleSettings.of(ignore=("GS601", "GS602")),
+        detector=NanDetector(lambda: ()), models=Models(), schedule=Schedule(),
+        keep=lambda capsule, *_: taken.append((capsule.step, capsule.notes)), drop=lambda _: None,
+    )  # fmt: skip
+    name = "gradscope.training.spikes.spikes._Allowance.affords"
+    optimizer = torch.optim.SGD([weight], 1e-3)
+    losses = {40: 1.2, 41: 1.3, 42: 1.4, 50: 2.0, 51: 1.9, 52: 2.1}
+    for step in range(1, 60):
+        if step == 45:
+            monkeypatch.setattr(name, lambda *_: False)
+        loss = losses.get(step, 1.0 + 0.01 * (step % 7))
+        current = CurrentStep(losses=[loss])
+        spikes.backward_begins(step, [weight.sum()], loss, None)
+        spikes.gradients_ready(step, optimizer, known, current)
+        spikes.step_ended(optimizer, known)
+    assert [step for step, _ in taken if step >= 40] == [40, 41, 42, 50, 52]
 
 
 def kept(folder: Path, *capsules: Capsule) -> Path:
