@@ -170,6 +170,20 @@ def without_own_hooks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
+def own_hooks_aside(module: nn.Module) -> Iterator[None]:
+    """Run the block with a module, and those in it, without any ``OwnHook``."""
+    states = [vars(one) for one in module.modules()]
+    changed = [(state, state.copy()) for state in states if without_own_hooks(state) is not state]
+    try:
+        for state, _ in changed:
+            state.update(without_own_hooks(state))
+        yield
+    finally:
+        for state, before in changed:
+            state.update({name: before[name] for name in _KEPT})
+
+
+@contextmanager
 def hooked(
     modules: Iterable[nn.Module], before: PreHook | None, after: PostHook | None
 ) -> Iterator[None]:

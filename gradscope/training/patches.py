@@ -29,6 +29,7 @@ from gradscope.capture.hooks import (
     hook_node_before,
     hook_optimizers,
     in_between,
+    own_hooks_aside,
     replace,
     without_own_hooks,
 )
@@ -110,6 +111,7 @@ def observe(observer: Observer) -> ExitStack:
     replace(patches, torch, "compile", lambda f: _compiled(f, observer))
     replace(patches, nn.Module, "compile", lambda f: _compiled_in_place(f, observer))
     replace(patches, nn.Module, "__getstate__", _own_hooks_left_out)
+    replace(patches, torch.jit._recursive, "create_script_module", _own_hooks_not_scripted)
     return patches
 
 
@@ -274,3 +276,17 @@ def _own_hooks_left_out(original: Callable[..., Any]) -> Callable[..., Any]:
         return without_own_hooks(state) if isinstance(state, dict) else state
 
     return __getstate__
+
+
+def _own_hooks_not_scripted(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave gradscope's hooks out of a module that TorchScript compiles: it compiles hooks, too.
+
+    An error of the compiler has this frame in its traceback.
+    """
+
+    @functools.wraps(original)
+    def create_script_module(nn_module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with own_hooks_aside(nn_module):
+            return original(nn_module, *args, **kwargs)
+
+    return create_script_module

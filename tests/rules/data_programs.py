@@ -536,6 +536,35 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a batch sampler that gives tensors": """
+        loader = DataLoader(TensorDataset(x, y), batch_sampler=list(torch.arange(64).view(8, 8)))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(2):
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+        """,
+    "a stream, and positions as the only inputs of the layers": """
+        class Stream(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                while True:
+                    yield torch.randint(8, (4,))
+
+        class Whole(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words, self.places = nn.Parameter(torch.randn(8, 4)), nn.Embedding(4, 4)
+                self.head = nn.Linear(4, 2)
+
+        model = Whole()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step, tokens in zip(range(12), DataLoader(Stream(), batch_size=16)):
+            given = F.embedding(tokens, model.words) + model.places(torch.arange(4))
+            optimizer.zero_grad()
+            F.cross_entropy(model.head(given.mean(1)), tokens[:, 0] % 2).backward()
+            optimizer.step()
+        """,
     "a loader with one batch": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):

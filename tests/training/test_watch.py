@@ -67,6 +67,39 @@ def test_a_scripted_model_is_observed_without_hooks(every, tmp_path, capfd):
     assert all(step.gradient_norm for step in history.steps)
 
 
+class Parts(nn.Module):
+    """A model whose layers the script calls itself; it never calls the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.extra = net(), nn.Linear(4, 1)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_layers_can_be_scripted_in_a_training(tmp_path, capfd):
+    """TorchScript compiles the hooks of a module, too: it sees none of gradscope's, and all of the
+    script's."""
+    model, calls, inputs = Parts(), [], torch.ones(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gradscope.watch(model, every=2, out=tmp_path / "run.db"):
+        for _ in range(8):
+            optimizer.zero_grad()
+            model.body(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+            for part in (model.body.eval(), model.extra):
+                hooks = dict(part._forward_pre_hooks)
+                scripted = torch.jit.script(part)
+                assert torch.equal(scripted(inputs), part.forward(inputs))
+                assert dict(part._forward_pre_hooks) == hooks
+                assert not scripted._forward_pre_hooks
+            model.train()
+        handle = model.extra.register_forward_pre_hook(lambda *_: calls.append(1))
+        with pytest.raises(RuntimeError, match="top-level function"):
+            torch.jit.script(model.extra)
+        handle.remove()
+    assert "internal error" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("every", [1, 2, None])
 def test_an_optimizer_without_a_state_gets_none(every, tmp_path):
     """``state`` is a dictionary that makes an entry for each parameter that it is asked for."""

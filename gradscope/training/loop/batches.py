@@ -299,7 +299,8 @@ class DataSets:
 
     def __init__(self) -> None:
         self.drawn = self.repeats = 0
-        self._first: object = None  # the indices of the first batch, until others are drawn
+        # The indices of the first batch, until others are drawn; None if they are no numbers.
+        self._first: tuple[int, ...] | None = None
         self._shifted: dict[type, tuple[LoopFact, ...]] = {}
         self._of: weakref.WeakKeyDictionary[Dataset[Any], _Use] = weakref.WeakKeyDictionary()
         self._open: tuple[_Use, list[int]] | None = None
@@ -322,11 +323,12 @@ class DataSets:
         self._open = (use, [one._version for _, one in use.tensors]) if use.tensors else None
 
     def _compare(self, indices: Any) -> None:
-        if self.drawn == 1:
-            self._first = indices
-        elif self._first is None:
+        if self.drawn > 1 and self._first is None:
             return
-        if indices == self._first:
+        drawn = _numbers(indices)
+        if self.drawn == 1:
+            self._first = drawn
+        if drawn is not None and drawn == self._first:
             self.repeats += 1
         else:
             self.repeats, self._first = 0, None
@@ -372,6 +374,15 @@ class DataSets:
                 "used-up", end.name or "", count=end.more, figures=(float(end.batches),),
                 location=end.location or None,
             )  # fmt: skip
+
+
+def _numbers(indices: Any) -> tuple[int, ...] | None:
+    """Return the indices of a batch, which a sampler may give as a tensor or an array; None for
+    others, as of a stream."""
+    try:
+        return tuple(map(int, indices))
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _tensors(dataset: Dataset[Any]) -> Iterator[tuple[str, torch.Tensor]]:
