@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradscope.records.loop import LoopRecord
 from gradscope.rules._loop import STEPS, LoopFindings
 from gradscope.rules._rule import SILENT_ON_TWINS, Limits, Rule, Runs, Threshold
@@ -46,13 +48,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         return
     first = flat[-1]
     (share,) = first.figures
-    others = f", and so of {plural(len(flat) - 1, 'other activation')}," if len(flat) > 1 else ""
-    yield RULE.in_loop(
+    others = f", as in {plural(len(flat) - 1, 'other activation')}" if len(flat) > 1 else ""
+    found = RULE.in_loop(
         loop,
         "",
-        f"{percent(share)} and more of the values of a {first.name} are saturated{others} "
-        f"in each of {plural(first.count, 'graph')} that were read, from the first step on.",
+        f"at least {percent(share)} of the values of a {first.name} are saturated in each of "
+        f"{plural(first.count, 'graph')} that were read{others}.",
         value=share,
         limit=limits.of("share"),
         location=first.location,
     )
+    yield replace(found, steps=((1, max(loop.steps, loop.backwards)),))

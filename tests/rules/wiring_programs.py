@@ -249,7 +249,7 @@ for step in range(24):
 BROKEN = {
     "weights by hand, without a scale": LoopProgram(
         "GS881",
-        ("of the values of a tanh are saturated", "and so of 1 other activation"),
+        ("of the values of a tanh are saturated in each of", "as in 1 other activation"),
         _BY_HAND.format(scale="1.0, 1.0  # broken\nscale, between = 32**-0.5, 64**-0.5  # mended"),
     ),
     "a state after padding": LoopProgram(
