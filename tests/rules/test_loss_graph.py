@@ -53,6 +53,14 @@ def test_targets_that_are_alike_are_read_longer_but_not_for_ever() -> None:
     assert one.batches == graphs.read == 5 + 64
 
 
+@pytest.mark.parametrize("weight", [None, torch.tensor(49.0)], ids=["plain", "weighted"])
+def test_no_constant_answer_is_known_for_weighted_positives(weight: torch.Tensor | None) -> None:
+    labels = (torch.arange(8) == 0).float()
+    scores = nn.Linear(4, 1)(X).squeeze(1)
+    (one,) = read(F.binary_cross_entropy_with_logits(scores, labels, pos_weight=weight)).targets()
+    assert (one.constant is None) is (weight is not None)
+
+
 def test_one_other_target_ends_it() -> None:
     net, graphs = nn.Linear(4, 3), LossGraphs()
     for step in range(60):

@@ -207,7 +207,7 @@ def _structural(replay: NodeReplay, operation: Operation, origins: FactorOrigins
         return ZeroCause(None, node, "constant")
     state = saved(node, "hx_") if "rnn" in name else None
     if state is not None and not bool(state.any()):
-        return ZeroCause("masked", node, "state")
+        return ZeroCause("masked", node, "first-state" if _has_steps(node) else "state")
     if operation.has(Trait.CHOOSES, Trait.JOINS):
         return ZeroCause("masked", node, _how_left_out(node))
     if name in ("add", "sub", "rsub"):
@@ -221,6 +221,15 @@ def _with_zero(node: Node) -> bool:
     return any(
         edge[0] is None and side is not None and not bool(side.any()) for side, edge in sides
     )
+
+
+def _has_steps(node: Node) -> bool:
+    """Return True if a fused recurrent layer ran several steps."""
+    given = saved(node, "input")
+    # On a CPU, time is first here in any case.
+    on_cpu = type(node).__name__.startswith("Mkldnn")
+    time = 0 if on_cpu else int(getattr(node, "_saved_batch_first", False))
+    return given is not None and given.dim() == 3 and given.shape[time] > 1
 
 
 def _attention(node: Node) -> ZeroCause:

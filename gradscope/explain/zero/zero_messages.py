@@ -143,6 +143,7 @@ _SENTENCES = {
     "step": "{text} is a step function: its derivative is 0 everywhere",
     "function": "the backward of {text}, an autograd function, returns zeros",
     "state": "{text} runs a single step, from a hidden state of zeros",
+    "first-state": "only the first step of {text} gets a gradient, and its hidden state is zero",
     "constant": "{text} has a constant output: the values it normalises are equal",
     "small": "gradients of at most {largest} become 0 at {text}: the product is too small for"
     " {dtype}",
@@ -236,6 +237,7 @@ _PRECISE = {
     "margin": "nothing to mend if this is a margin in the loss: the batch satisfies it; else check"
     " the scale of its inputs",
     "state": "give it sequences of more than one step, or a nonzero state",
+    "first-state": "use the state after all steps: `h_n`, or the output of the last step",
     "logits": "remove the activation from the logits: the loss expects raw scores",
     "input": "check the input: `input` in the config, or the batches of the data loader",
     "nothing-chosen": "nothing was selected in this batch; check other batches",

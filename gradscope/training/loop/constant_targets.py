@@ -288,7 +288,7 @@ class Targets:
         known.differ = known.differ or (weight is None and name in BINARY and not pairs)
         index = getattr(node, "_saved_ignore_index", None)
         # If classes are weighted, the script knows that some are rare.
-        alike = (heads or pairs) and "weight" not in kept
+        alike = (heads or pairs) and not {"weight", "pos_weight"} & kept.keys()
         if name in CLASSES and "weight" in kept and 1 < classes <= _WEIGHTED:
             known.weights = tuple(kept["weight"].tolist())
         known.read(target.detach(), None if index is None else signed(index), alike=alike)

@@ -154,6 +154,16 @@ def test_a_sequence_of_one_step(kind: type[nn.Module]) -> None:
     assert (answer.cause, answer.module, answer.name) == ("masked", "rnn", "rnn.weight_hh_l0")
 
 
+def test_the_first_of_several_states_is_used() -> None:
+    model = nn.ModuleDict({"rnn": nn.LSTM(4, 5, batch_first=True), "out": nn.Linear(5, 2)})
+    given = torch.randn(len(X), 3, 4)
+    answer = one_answer(
+        model, lambda: F.cross_entropy(model["out"](model["rnn"](given)[0][:, 0]), Y)
+    )
+    assert (answer.cause, answer.name) == ("masked", "rnn.weight_hh_l0")
+    assert "only the first step" in answer.message and "single step" not in answer.message
+
+
 def test_a_norm_over_a_single_value_is_called_constant() -> None:
     model = nn.Sequential(nn.Linear(4, 1), nn.LayerNorm(1), nn.Linear(1, 2))
     answer = one_answer(model, lambda: F.cross_entropy(model(X), Y))
