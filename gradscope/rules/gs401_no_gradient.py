@@ -135,7 +135,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             advice="Look for what removes it between `backward` and `step`: `p.grad = None`, or a "
             "load or a conversion that makes new tensors; or for a backward without it.",
             value=float(len(members)),
-            cause="removed",
+            cause="removed" if given else None,
         )
         yield at(finding, loop, model=model, parameters=concerned(members, loop))
     for model, module, members in gathered([one for one in rest if one not in removed]):
