@@ -29,6 +29,8 @@ class LossOperation:
             - "cut-encoder": nothing but this term depends on an encoder before a quantizer
             - "bootstrapped": the target of a distance has a maximum through which gradients flow
             - "attached-ratio": the exponential of a difference of 0, of two sides with a gradient
+            - "attached-advantage": the log-probability of an action is multiplied by a constant
+              minus a layer's output, with a gradient
             - "ascended-policy": log-probabilities of chosen actions are multiplied by ``name``,
               the returns, and the loss has them with a plus
             - "minimised-overlap": a part of the loss is an overlap, ``name``, with a plus

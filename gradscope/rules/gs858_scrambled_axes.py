@@ -41,8 +41,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         yield RULE.in_loop(
             loop,
             one.name,
-            f"`{one.name}` gets a view {after} of {before}: the axes have changed places, the "
-            "numbers have not, and values of different axes are mixed.",
+            f"`{one.name or one.model}` gets a view {after} of {before}: the axes have changed "
+            "places, the numbers have not, and values of different axes are mixed.",
             value=1.0,
             cause="view",
             location=one.location,

@@ -10,16 +10,18 @@ RULE = Rule(
     code="GS863",
     name="target-with-gradient",
     severity="warning",
-    summary="the gradient flows through a Q target or an old policy, which should be constants",
+    summary="a gradient flows through a Q target, an old policy or an advantage",
     what=(
         "Finds, in the graph of the loss, a distance between two values that both have a "
         "gradient, one of them a constant plus a multiple of a maximum, as `reward + gamma * "
         "q(next).max(1).values`. A target under `no_grad`, or detached, is silent. Also finds a "
-        "ratio of probabilities that is exactly 1, though both of its sides have a gradient."
+        "ratio of probabilities that is exactly 1, though both of its sides have a gradient, and a "
+        "log-probability of chosen actions times a constant minus a critic's output."
     ),
     why=(
         "The loss can fall by moving the target towards the prediction. Learned values are "
-        "wrong or diverge. In the ratio of a policy to itself, the two gradients cancel."
+        "wrong or diverge. In the ratio of a policy to itself, the two gradients cancel. With an "
+        "attached advantage, the actor's loss trains the critic to make advantages large."
     ),
     fix=("Compute the target under `torch.no_grad()`, or detach it; a target network helps too."),
     sources=(
@@ -58,5 +60,18 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             value=float(one.count),
             limit=limits.of("share"),
             cause="ratio",
+            location=of_loss(loop, one),
+        )
+    for one in operations(loop, "attached-advantage", limits["share"]):
+        yield RULE.in_loop(
+            loop,
+            "",
+            "the advantage has a gradient: the log-probability is multiplied by a constant minus "
+            "the critic's output, which is not detached, "
+            f"{in_steps(one.count, loop.graphs, 'loss', 'losses')} that were read.",
+            advice="Detach it: `log_prob * advantage.detach()`.",
+            value=float(one.count),
+            limit=limits.of("share"),
+            cause="advantage",
             location=of_loss(loop, one),
         )

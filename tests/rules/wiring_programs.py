@@ -247,6 +247,45 @@ for step in range(24):
 """
 
 BROKEN = {
+    "an advantage with a gradient": LoopProgram(
+        "GS863", ("the advantage has a gradient", "in all"), """
+        from torch.distributions import Categorical
+        actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], lr=1e-2)
+        for step in range(12):
+            inputs, labels = batch(step)
+            policy = Categorical(logits=actor(inputs))
+            actions = policy.sample()
+            advantage = (actions == labels).float() - critic(inputs).squeeze(1)
+            optimizer.zero_grad()
+            gain = policy.log_prob(actions) * advantage  # broken # here
+            gain = policy.log_prob(actions) * advantage.detach()  # mended
+            loss = -gain.mean() + advantage.pow(2).mean()
+            loss.backward()
+            optimizer.step()
+        """),
+    "a list of edges that is viewed, not transposed": LoopProgram(
+        "GS858", ("`net` gets a view [2, 40] of [40, 2]",), """
+        class Graph(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.own, self.around = nn.Linear(4, 2), nn.Linear(4, 2)
+
+            def forward(self, nodes, edges):
+                source, target = edges
+                return self.own(nodes) + self.around(
+                    torch.zeros_like(nodes).index_add(0, target, nodes[source])
+                )
+
+        net, pairs = Graph(), torch.randint(64, (40, 2))
+        edges = pairs.view(2, -1)  # broken # here
+        edges = pairs.t().contiguous()  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x, edges), y).backward()
+            optimizer.step()
+        """),
     "weights by hand, without a scale": LoopProgram(
         "GS881",
         ("of the values of a tanh are saturated in each of", "as in 1 other activation"),

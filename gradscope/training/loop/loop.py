@@ -211,7 +211,7 @@ class Loop:
         self.model_uses.called.add(model.id)
         self._data.called()
         if gradients:
-            self.model_uses.called_with_gradients(model, known)
+            self.model_uses.called_with_gradients(model, known, (args, kwargs))
             self._batches.called(model.id, args, kwargs)
             if sampled:
                 self._batch_facts.called(model.id, args, kwargs)

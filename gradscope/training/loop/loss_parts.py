@@ -24,7 +24,12 @@ from gradscope.training.loop.loss_walk import (
     kind,
     saved,
 )
-from gradscope.training.loop.reinforcement import ascended_policy, attached_ratio, bootstrapped
+from gradscope.training.loop.reinforcement import (
+    ascended_policy,
+    attached_advantage,
+    attached_ratio,
+    bootstrapped,
+)
 from gradscope.training.loop.weighted_terms import divisors, learned_weights, minimised_overlap
 
 
@@ -68,6 +73,7 @@ _OF_ONE: dict[str, Callable[[Node], tuple[Node, tuple[float, ...]] | None]] = {
     "cut-encoder": cut_encoder,
     "bootstrapped": bootstrapped,
     "attached-ratio": attached_ratio,
+    "attached-advantage": attached_advantage,
     "own-positive": own_positive,
 }
 

@@ -9,7 +9,7 @@ import re
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from linecache import getline
 from typing import Any, NamedTuple
 
@@ -32,10 +32,11 @@ from gradscope.explain.shared.frames import (
 )
 from gradscope.records.loop import PlainTensor
 from gradscope.records.loop_figures import LoopFact
+from gradscope.training.discovery import variable_name
 from gradscope.training.loop.construction import Made
 from gradscope.training.loop.loss_walk import LAYERS, kind, weight_of
 from gradscope.training.loop.padded_states import PaddedStates
-from gradscope.training.loop.script_lines import written
+from gradscope.training.loop.script_lines import written, written_assignment
 from gradscope.training.models import Models
 
 #: A larger graph is not walked to its end.
@@ -247,6 +248,18 @@ class FirstInputs:
             assert given._base is not None
             shapes = tuple(given._base.shape), tuple(given.shape)
             self._scrambled.append((weakref.ref(module), shapes, _view_before()))
+
+    def entered(self, module: nn.Module, given: Iterable[torch.Tensor]) -> None:
+        """Note the first call of a model: a list of edges may be viewed, not transposed."""
+        for one in given:
+            base = one._base
+            if base is None or one.is_floating_point() or base.dim() != 2 or base.shape[1] != 2:
+                continue
+            if one.shape == (2, len(base)) and len(base) > 2 and is_scrambled(one):
+                name = variable_name(one)
+                line = (name and written_assignment(name)) or _view_before()
+                shapes = tuple(base.shape), tuple(one.shape)
+                self._scrambled.append((weakref.ref(module), shapes, line))
 
     def facts(self, models: Models) -> Iterator[LoopFact]:
         """Yield the facts on the modules of a model."""

@@ -17,6 +17,7 @@ from gradscope.capture.differences import fingerprints
 from gradscope.capture.hooks import OwnHook, hook_calls, hook_first_call, hookable_modules
 from gradscope.capture.names import modules_by_name
 from gradscope.capture.remembered import remembered
+from gradscope.capture.shards import PLAIN
 from gradscope.nesting import find
 from gradscope.records.loop import LoopModel, PlainTensor
 from gradscope.records.loop_figures import LoopFact
@@ -221,8 +222,11 @@ class ModelUses:
             if parameter is not None
         }
 
-    def called_with_gradients(self, model: Model, use: ModelUse) -> None:
-        """Note a call with gradients enabled."""
+    def called_with_gradients(self, model: Model, use: ModelUse, given: object) -> None:
+        """Note a call with gradients enabled, on these arguments."""
+        if not use.calls:
+            tensors = (one for _, one in find(given, torch.Tensor) if type(one) in PLAIN)
+            self._first_inputs.entered(model.module, tensors)
         use.calls += 1
         self._running.add(model.id)
 

@@ -21,7 +21,9 @@ from gradscope.explain.shared.frames import (
 )
 from gradscope.training.loop.loss_walk import (
     DIFFERENCES,
+    LAYERS,
     SOFTMAX,
+    adds_bias,
     kind,
     line_of,
     operations,
@@ -206,6 +208,43 @@ def attached_ratio(root: Node) -> tuple[Node, tuple[float, ...]] | None:
             stack += [one for one in following if one not in seen]
             seen.update(following)
     return None
+
+
+def attached_advantage(root: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """Return the product of a chosen action's log-probability and an advantage, ``returns -
+    values``, whose values have a gradient: the actor's loss trains the critic."""
+    stack, seen = [root], {root}
+    while stack and len(seen) < _OF_SURROGATE:
+        node = stack.pop()
+        following = [one for one, _ in node.next_functions if one is not None]
+        if kind(node) == "MulBackward" and len(following) == 2:
+            one, other = map(_moved, following)
+            for action, advantage in ((one, other), (other, one)):
+                if kind(action) in _CHOSEN and _from_softmax(action) and _less_values(advantage):
+                    return node, ()
+        elif kind(node) in _SURROGATE or kind(node) in _SAME:
+            stack += [one for one in following if one not in seen]
+            seen.update(following)
+    return None
+
+
+def _moved(node: Node) -> Node:
+    """Return the operation upstream of signs and moves; a choice of entries is not a move."""
+    while kind(node) in (MOVES - _CHOSEN) | {"NegBackward"}:
+        before = node.next_functions[0][0]
+        if before is None:
+            break
+        node = before
+    return node
+
+
+def _less_values(node: Node) -> bool:
+    """Return True for a constant minus the output of a layer."""
+    edges = [one for one, _ in node.next_functions]
+    if kind(node) != "SubBackward" or len(edges) != 2 or edges[0] is not None or edges[1] is None:
+        return False
+    values = _moved(edges[1])
+    return kind(values) in LAYERS or (kind(values) == "AddBackward" and adds_bias(values))
 
 
 def _is_one(ratio: torch.Tensor) -> bool:
