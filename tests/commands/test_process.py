@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import gradscope
@@ -196,10 +197,8 @@ def test_what_a_model_prints_does_not_reach_the_report(tmp_path: Path) -> None:
         "        os.system('echo child')\n"
         "        return super().forward(x)\n"
     )
-    done = subprocess.run(
-        [*COMMAND, "inspect", "./loud.py:Net", "input.shape=[2, 4]", "-f", "json"],
-        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ["inspect", "./loud.py:Net", "input.shape=[2, 4]", "-f", "json"]
+    done = processes.gradscope(words, cwd=tmp_path, env=ENVIRONMENT)
     assert done.returncode == 0
     assert record_json.loads(done.stdout, Report).status == "ok"
     for word in ("built", "kept", "raw", "child"):

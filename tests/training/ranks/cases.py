@@ -271,8 +271,8 @@ def main() -> None:
         net = made(kind, large=OPTIONS.large).to(DTYPE)
         parts = {"tp": 1, "fsdp tp": 2}.get(" ".join(how), world)
         parts *= 2 if "accumulate" in how else 1
-        # Of a large one in one process alone: there would be no memory for all.
-        one = [] if rank and OPTIONS.large else alone(copy.deepcopy(net), kind, how, parts)
+        # In one process alone: all find the same, and of large ones there is no memory for all.
+        one = [] if rank else alone(copy.deepcopy(net), kind, how, parts)
         gc.collect()  # what is left of it is no model that trains
         dist.barrier()
         with Collectives() as collectives:

@@ -120,6 +120,8 @@ def made(kind: str, *, large: bool) -> nn.Module:
     *sizes, experts = LARGE if large else SMALL
     if kind == "moe" and large:
         sizes[:4] = EXPERT_VOCABULARY, EXPERT_WIDTH, sizes[2], EXPERT_BLOCKS
+    elif kind == "moe":
+        sizes[3] = 1  # another block has the same parts: that of the network without experts
     return Language(*sizes, experts=experts if kind == "moe" else 0)
 
 
