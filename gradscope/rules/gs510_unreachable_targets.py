@@ -17,7 +17,7 @@ RULE = Rule(
         "Reads the targets of a squared, absolute or Huber loss in the sampled steps, if a "
         "sigmoid, tanh, softmax, ReLU or softplus gives the output. It fires if many targets of "
         "every batch lie out of the activation's range. For a binary cross entropy with logits, "
-        "it fires if targets are far from 0 to 1, such as -1 or 255."
+        "it fires if targets are far from 0 to 1, such as -1 or 255, or if all are 0 and 1/255."
     ),
     why=(
         "The output cannot reach the targets: the loss has a floor above 0, and the activation "
@@ -75,6 +75,11 @@ def _message(one: Reach) -> str:
             "the softmax at the model's end gives probabilities that sum to 1, and the labels of a "
             f"sample sum to up to {one.greatest:g}: {percent(one.share)} or more of the samples "
             f"have several labels, {read}."
+        )
+    if one.by.startswith("binary") and one.greatest < 0.5 and one.least == 0:
+        return (
+            f"the labels of `{one.by}` are 0 and {number(one.greatest)}, which is 1/255, {read}: "
+            "a mask of 0 and 1 was divided by 255."
         )
     if one.by.startswith("binary"):
         return (

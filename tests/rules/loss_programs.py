@@ -312,6 +312,18 @@ BROKEN = {
             loss.backward()
             optimizer.step()
         """),
+    "a mask of 0 and 1 that is divided by 255": LoopProgram(
+        "GS510", ("are 0 and 0.003922, which is 1/255", "was divided by 255"), """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        mask = (torch.arange(64) % 3 == 0).float()[:, None]
+        mask = mask / 255  # broken
+        for step in range(12):
+            part = slice(step % 8 * 8, step % 8 * 8 + 8)
+            optimizer.zero_grad()
+            F.binary_cross_entropy_with_logits(net(x[part]), mask[part]).backward()  # here
+            optimizer.step()
+        """),
     "a CTC loss of probabilities": LoopProgram(
         "GS829", ("`ctc_loss` gets numbers [6, 8, 5]", "log-probabilities"), """
         net = nn.Linear(4, 5)

@@ -29,6 +29,8 @@ _BINARY = "BinaryCrossEntropyBackward"
 _NONE = 0
 #: Targets of 0.7 to 1.2 are a trick of those who train a GAN; -1, 2 or 255 are a mistake.
 _NEAR = 0.5
+#: The largest number of an image's bytes, and how exact its inverse is.
+_PIXEL, _ROUNDED = 255, 1e-4
 #: Views that leave the order of the numbers.
 _VIEWS = frozenset(
     {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward"}
@@ -54,9 +56,16 @@ class Bounded:
         self.readings += 1
         least, greatest = (float(one) for one in torch.aminmax(targets))
         self.least, self.greatest = min(self.least, least), max(self.greatest, greatest)
-        if self.low <= least and greatest <= self.high:
+        # A mask of 0 and 1 that was divided as if it were an image.
+        scaled = self.low == -_NEAR and least == 0 and abs(greatest * _PIXEL - 1) < _ROUNDED
+        if scaled:
+            out = (targets == greatest) & bool(((targets == 0) | (targets == greatest)).all())
+        elif self.low <= least and greatest <= self.high:
             return
-        out = (targets < self.low) | (targets > self.high)
+        else:
+            out = (targets < self.low) | (targets > self.high)
+        if not bool(out.any()):
+            return
         self.outside += 1
         self.share = min(self.share, float(out.double().mean()))
 
