@@ -82,7 +82,8 @@ def _reason(loop: LoopRecord, optimizer: LoopOptimizer, rate: float) -> tuple[st
                 f"{rate / one.target:g}.",
                 one.made or one.location,
             )
-    if optimizer.loaded_at is not None:
+    before, after = optimizer.restored or (0.0, 0.0)
+    if optimizer.loaded_at is not None and before != after:
         loaded = f" `{optimizer.name}.load_state_dict` at {optimizer.loaded_at} sets the learning "
         return loaded + "rate to the one that was saved.", optimizer.loaded_at
     return "", None

@@ -402,6 +402,19 @@ BROKEN = {
             F.cross_entropy(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
         """, "optimizer"),
+    "a learning rate of 1e-7 that a loaded state leaves as it is": LoopProgram(
+        "GS612", ("the learning rate 1e-07 is too low", "a step. The loss"), """
+        rate = 1e-7  # broken
+        rate = 1e-2  # mended
+        y = (x[:, 0] > 0).long()
+        optimizer = torch.optim.Adam(net.parameters(), lr=rate)  # here
+        optimizer.load_state_dict(optimizer.state_dict())
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """, "optimizer"),
     "labels that do not belong to the inputs": LoopProgram(
         "GS613", ("always answering the classes' frequencies",), """
         x = torch.randn(512, 4)
