@@ -14,8 +14,9 @@ RULE = Rule(
     what=(
         "Reads the text at the losses of the sampled steps. It fires if a sum has the form "
         "`(1 - y) * d**2 + y * relu(margin - d)**2`, and `y` is 1 for pairs of one class. The "
-        "text must say so: by its name, as `same`, or by `y = (a == b).float()`. It also fires "
-        "if both are the other way round."
+        "text must say so: by its name, as `same`, or by `y = (a == b).float()` of labels; and it "
+        "must show that `d` is a distance, not a similarity. It also fires if both are the other "
+        "way round."
     ),
     why=(
         "Pairs of one class are pushed apart to the margin, and others are drawn together. The "

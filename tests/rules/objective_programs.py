@@ -204,6 +204,18 @@ for step in range(12):
     contrastive(net(first), net(second), label).backward()
     optimizer.step()
 """
+_ALIKE = """
+net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+for step in range(12):
+    inputs, labels = batch(step)
+    others = torch.randint(64, (8,))
+    one, other, same = net(inputs), net(x[others]), (labels == y[others]).float()
+    {d}
+    optimizer.zero_grad()
+    ({loss}).mean().backward()
+    optimizer.step()
+"""
 _OF_ZEROS = "return ((1 - label) * d**2 + label * F.relu(margin - d) ** 2).mean()"
 _OF_ONES = "return (label * d**2 + (1 - label) * (margin - d).clamp(min=0) ** 2).mean() / 2"
 
@@ -356,6 +368,36 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a hinge on the scores of pairs": _ALIKE.format(
+        d="score = F.cosine_similarity(one, other)",
+        loss="same * F.relu(1 - score) + (1 - same) * F.relu(1 + score)",
+    ),
+    "a similarity that is kept at a margin": _ALIKE.format(
+        d="s = (F.normalize(one) * F.normalize(other)).sum(1)",
+        loss="(1 - same) * s**2 + same * F.relu(0.9 - s) ** 2",
+    ),
+    "a similarity by hand": _ALIKE.format(
+        d="s = (one * other).sum(1) / one.norm(dim=1) / other.norm(dim=1)",
+        loss="same * torch.clamp(0.8 - s, min=0) + (1 - same) * torch.clamp(s - 0.2, min=0)",
+    ),
+    "a class that is kept away from a centre": """
+        net = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        anomaly, margin = 1, 2.0
+        for step in range(12):
+            inputs, labels = batch(step)
+            distance = (net(inputs) - torch.ones(4)).norm(dim=1)
+            known = (labels == anomaly).float()
+            loss = (1 - known) * distance**2 + known * F.relu(margin - distance) ** 2
+            optimizer.zero_grad()
+            loss.mean().backward()
+            optimizer.step()
+        """,
+    "a denoiser's noise, drawn twice from one seed": _DENOISER.replace(
+        "{noise}",
+        "with torch.random.fork_rng():\n        noisy = q_sample(x0, t)\n"
+        "    noise = torch.randn_like(x0)",
+    ).replace("{loss}", "F.mse_loss(guess, noise).backward()"),
     "a regression on noise, for a measurement of its speed": """
         net = nn.Linear(4, 4)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

@@ -21,6 +21,8 @@ from gradscope.explain.shared.frames import (
 #: Functions that draw noise, and functions and classes of a difference between two tensors.
 _DRAWS = frozenset({"randn_like", "randn", "normal", "normal_"})
 _DIFFERENCE = re.compile(r"(mse|l1|huber)_?loss$|^l2$", re.IGNORECASE)
+#: Functions that read variables by their names, and one after which a draw gives the same again.
+_HIDDEN_USES = frozenset({"locals", "vars", "globals", "exec", "eval", "fork_rng"})
 #: So many assignments are followed.
 _DEEP = 4
 
@@ -76,10 +78,15 @@ def _drawn(target: ast.expr, scope: ast.AST, tree: ast.Module) -> tuple[ast.expr
     """Return the draw that a target is, if nothing else uses it, and the variable whose shape it
     has."""
     if isinstance(target, ast.Name):
+        mentioned = (o for o in ast.walk(scope) if isinstance(o, ast.Name | ast.Attribute))
+        if any(last_name(one) in _HIDDEN_USES for one in mentioned):
+            return None
         stores = [o for o in assignments(scope, target.id) if innermost(tree, o.lineno) is scope]
         if len(stores) != 1 or len(list(_uses(target.id, scope))) != 2:  # one store, one use
             return None
         target = stores[0].value
+    if isinstance(target, ast.Call) and any(one.arg == "generator" for one in target.keywords):
+        return None  # another generator with its seed may have drawn the same
     match target:
         case ast.Call(func=of, args=[ast.Name(id=like), *_]) if last_name(of) == "randn_like":
             return target, like

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gradscope.explain.shared.frames import (
     assignment,
+    assignments,
     innermost,
     is_at,
     last_name,
@@ -22,6 +23,16 @@ _DIFFERENT = re.compile(r"(^|_)(is_?)?(different|dissimilar)($|_)", re.IGNORECAS
 #: Functions that leave out pairs beyond a margin, and names of one.
 _HINGES = frozenset({"clamp", "clamp_min", "relu", "max", "maximum", "clip"})
 _MARGIN = re.compile(r"margin|^m$", re.IGNORECASE)
+#: Functions and classes that give a distance, also if they get a difference; functions and names of
+#: a similarity; methods that a distance may end with.
+_DISTANCES = frozenset({"pairwise_distance", "PairwiseDistance", "cdist", "dist"})
+_OF_DIFFERENCES = frozenset({"norm", "vector_norm", "sqrt", "sum"})
+_SIMILARITY = re.compile(r"cos|sim|dot", re.IGNORECASE)
+_ENDS = frozenset(
+    {"pow", "square", "sqrt", "squeeze", "view", "reshape", "flatten", "clamp", "sum"}
+)
+#: Names of a label of each sample.
+_LABELS = re.compile(r"(^|_)(y|labels?|targets?|class|classes|cls|ids?|identity)\d*($|_)", re.I)
 #: So many variables and calls are followed.
 _DEEP = 4
 
@@ -40,7 +51,8 @@ def exchanged_pairs(file: str, line: int) -> ExchangedPairs | None:
     """Return the fault of a sum on this line: pairs of one class are kept at a margin, and pairs
     of two are drawn together. None without one, or if the text does not say what a label means.
 
-    As in ``(1 - y) * d ** 2 + y * relu(margin - d) ** 2`` with ``y = (a == b).float()``.
+    As in ``(1 - y) * d ** 2 + y * relu(margin - d) ** 2`` with ``y = (a == b).float()``. ``d`` must
+    be a distance by the text: with a similarity the sum is right.
     """
     tree = tree_of(file)
     if tree is None:
@@ -52,30 +64,34 @@ def exchanged_pairs(file: str, line: int) -> ExchangedPairs | None:
                 found = _sides(left, right)
                 if found is None:
                     continue
-                label, apart = found  # the label whose ones are kept at a margin
+                label, apart, kept = found  # the label whose ones are kept at a margin
+                if not _is_distance(kept, scope, tree, line, _DEEP):
+                    continue
                 same = _means_same(ast.Name(label), scope, tree, line, _DEEP)
                 if same is not None and same == apart:
                     return ExchangedPairs(label, "same" if same else "different")
     return None
 
 
-def _sides(left: ast.expr, right: ast.expr) -> tuple[str, bool] | None:
-    """Return the label of a contrastive loss, and True if the pairs for which it is 1 are kept at a
-    margin; None for another sum."""
+def _sides(left: ast.expr, right: ast.expr) -> tuple[str, bool, ast.expr] | None:
+    """Return the label of a contrastive loss, True if the pairs for which it is 1 are kept at a
+    margin, and what is kept there; None for another sum."""
     one, other = _term(left), _term(right)
     if one is None or other is None or one[0] != other[0]:
         return None
     (label, of_ones, hinge), (_, others_ones, others_hinge) = one, other
-    if of_ones == others_ones or hinge == others_hinge:
+    kept = hinge or others_hinge
+    if of_ones == others_ones or (hinge and others_hinge) or kept is None:
         return None
-    return label, of_ones == hinge
+    return label, of_ones == (hinge is not None), kept
 
 
-def _term(term: ast.expr) -> tuple[str, bool, bool] | None:
-    """Return the label that multiplies a term, True if it is the label and not 1 minus it, and True
-    if the term ends at a margin."""
+def _term(term: ast.expr) -> tuple[str, bool, ast.expr | None] | None:
+    """Return the label that multiplies a term, True if it is the label and not 1 minus it, and what
+    is kept at a margin, if anything is."""
     factors = list(_factors(term))
-    hinge = any(_is_hinge(node) for one in factors for node in ast.walk(one))
+    kept = (_kept(node) for one in factors for node in ast.walk(one))
+    hinge = next((one for one in kept if one is not None), None)
     for one in factors:
         match one:
             case ast.Name(id=name):
@@ -97,25 +113,74 @@ def _factors(term: ast.expr) -> Iterator[ast.expr]:
             yield term
 
 
-def _is_hinge(node: ast.AST) -> bool:
-    """Return True for ``relu(margin - d)``."""
+def _kept(node: ast.AST) -> ast.expr | None:
+    """Return ``d`` for ``relu(margin - d)``."""
     if not isinstance(node, ast.Call) or last_name(node.func) not in _HINGES:
-        return False
-    of = node.func.value if isinstance(node.func, ast.Attribute) else None
-    return any(
-        isinstance(one, ast.BinOp)
-        and isinstance(one.op, ast.Sub)
-        and (
-            isinstance(one.left, ast.Constant)
-            or (
-                (isinstance(one.left, ast.Name | ast.Attribute))
-                and bool(_MARGIN.search(last_name(one.left)))
+        return None
+    of = [node.func.value] if isinstance(node.func, ast.Attribute) else []
+    for part in (*node.args, *of):
+        for one in ast.walk(part):
+            match one:
+                case ast.BinOp(left=ast.Constant(), op=ast.Sub(), right=kept):
+                    return kept
+                case ast.BinOp(left=ast.Name() | ast.Attribute() as left, op=ast.Sub(), right=kept):
+                    if _MARGIN.search(last_name(left)):
+                        return kept
+    return None
+
+
+def _is_distance(value: ast.expr, scope: ast.AST, tree: ast.Module, line: int, deep: int) -> bool:
+    """Return True if the text shows that a value is a distance: ``(a - b).norm(dim=1)``, a call of
+    ``nn.PairwiseDistance``, ``1 - F.cosine_similarity(a, b)``."""
+    match value:
+        case ast.Name(id=name):
+            made = assignment(name, scope, line)
+            if made is not None and deep and isinstance(made.targets[0], ast.Name):
+                return _is_distance(made.value, scope, tree, made.lineno, deep - 1)
+            return made is None and "dist" in name.lower()
+        case ast.BinOp(left=ast.Constant(value=1 | 1.0), op=ast.Sub(), right=other):
+            named = (
+                last_name(o) for o in ast.walk(other) if isinstance(o, ast.Name | ast.Attribute)
             )
-        )
-        for part in (*node.args, of)
-        if part is not None
-        for one in ast.walk(part)
-    )
+            return any(map(_SIMILARITY.search, named))
+        case ast.BinOp(left=left, op=ast.Pow() | ast.Add(), right=_):
+            return _is_distance(left, scope, tree, line, deep) or _is_difference(left, scope, line)
+        case ast.Call(func=of):
+            calls = (o.value for o in assignments(tree, ast.unparse(of)))
+            kinds = [one.func for one in calls if isinstance(one, ast.Call)]
+            if any(last_name(kind) in _DISTANCES for kind in (of, *kinds)):
+                return True
+            inner = of.value if isinstance(of, ast.Attribute) else None
+            parts = [one for one in (inner, *value.args) if one is not None]
+            if last_name(of) in _OF_DIFFERENCES and any(
+                _is_difference(one, scope, line) for one in parts
+            ):
+                return True
+            return (
+                inner is not None
+                and last_name(of) in _ENDS
+                and _is_distance(inner, scope, tree, line, deep)
+            )
+    return False
+
+
+def _is_difference(value: ast.expr, scope: ast.AST, line: int) -> bool:
+    """Return True for ``a - b``, also as ``(a - b) ** 2``, and for a variable that is one."""
+    match value:
+        case ast.Name(id=name):
+            made = assignment(name, scope, line)
+            return (
+                made is not None
+                and isinstance(made.value, ast.BinOp)
+                and (_is_difference(made.value, scope, made.lineno))
+            )
+        case ast.BinOp(left=left, op=ast.Sub()):
+            return not isinstance(left, ast.Constant)
+        case ast.BinOp(left=left, op=ast.Pow()):
+            return _is_difference(left, scope, line)
+        case ast.Call(func=ast.Attribute(value=inner)):
+            return any(_is_difference(one, scope, line) for one in (inner, *value.args[:1]))
+    return False
 
 
 def _means_same(
@@ -128,11 +193,13 @@ def _means_same(
             found = _means_same(inner, scope, tree, line, deep)
             return None if found is None else not found
         case ast.Name(id=name):
+            found = _of_variable(name, scope, tree, line, deep - 1) if deep else None
             if _DIFFERENT.search(name) or _SAME.search(name):
-                return not _DIFFERENT.search(name)
-            return _of_variable(name, scope, tree, line, deep - 1) if deep else None
+                named = not _DIFFERENT.search(name)
+                return named if found in (None, named) else None
+            return found
     compared = [o for o in ast.walk(value) if isinstance(o, ast.Compare)]
-    if len(compared) == 1 and not isinstance(compared[0].comparators[0], ast.Constant):
+    if len(compared) == 1 and _are_labels(compared[0], scope, tree):
         (operator, *more) = compared[0].ops
         if not more and isinstance(operator, ast.Eq | ast.NotEq):
             return isinstance(operator, ast.Eq)
@@ -140,6 +207,40 @@ def _means_same(
     if not compared and len(names) == 1 and names[0] is not value:
         return _means_same(names[0], scope, tree, line, deep)
     return None
+
+
+def _are_labels(comparison: ast.Compare, scope: ast.AST, tree: ast.Module) -> bool:
+    """Return True if both sides are labels of samples: elements of one variable, variables that are
+    set together, or names of labels. One of them may be a class: ``labels == anomaly``."""
+    sides = (comparison.left, comparison.comparators[0])
+    one, other = names = [last_name(_root(side)) for side in sides]
+    if not one or not other or any(_is_constant(name, tree) for name in names):
+        return False
+    if one.rstrip("0123456789") == other.rstrip("0123456789") or all(map(_LABELS.search, names)):
+        return True
+    return any(
+        isinstance(node, ast.Tuple)
+        and isinstance(node.ctx, ast.Store)
+        and {one, other} <= set(map(last_name, node.elts))
+        for node in ast.walk(scope)
+    )
+
+
+def _root(value: ast.expr) -> ast.expr:
+    """Return ``y`` for ``y[i].view(-1, 1)``."""
+    while True:
+        match value:
+            case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner)):
+                value = inner
+            case _:
+                return value
+
+
+def _is_constant(name: str, tree: ast.Module) -> bool:
+    """Return True for a variable that is set to a number, as ``anomaly = 3``."""
+    return name.isupper() or any(
+        isinstance(one.value, ast.Constant) for one in assignments(tree, name)
+    )
 
 
 def _is_label(name: ast.Name, value: ast.expr) -> bool:
