@@ -46,7 +46,7 @@ _KNOWN, _CAPSULE = 32, 4
 #: many plain steps, or these seconds where steps are longer. So do the figures of batches, and
 #: samples for which the model is asked again.
 _SHARE = 0.005
-_FREE_CAPSULES, _FREE_FIGURES, _FREE_ASKING = (100, 1.0), (200, 0.5), (40, 0.5)
+_FREE_CAPSULES, _FREE_FIGURES, _FREE_ASKING = (1000, 1.0), (500, 0.5), (500, 0.5)
 #: So many steps more unusual than all kept ones are kept though this time is spent.
 _RECORDS = 8
 #: Of the blocks for a batch's figures one in so many is timed: a prime, as a step has several.
