@@ -14,7 +14,8 @@ RULE = Rule(
     what=(
         "Reads the first tokens of each nn.Embedding with a `padding_idx`, and the text of the "
         "class that owns the nn.RNN, nn.LSTM or nn.GRU after it. It fires if, in half of the "
-        "sequences, the second half and more is padding at the end, the network gets a tensor, "
+        "sequences, the second half and more is padding at the end, the network gets their vectors "
+        "in this order, "
         "and only its last state is used. A packed sequence, a bidirectional network, or a class "
         "that reads other states is silent."
     ),

@@ -642,6 +642,11 @@ HEALTHY = {
         "_, last = self.reads(self.words(given[:, : int(lengths.max())]))",
         "return self.head(last[-1])",
     ),
+    "a state after padding, of sequences in reverse": _texts(
+        "GRU(8, 8, batch_first=True)",
+        "_, last = self.reads(self.words(given)[:, torch.arange(23, -1, -1)])",
+        "return self.head(last[-1])",
+    ),
     "a state after padding, of sequences that are turned round": _texts(
         "GRU(8, 8, batch_first=True)",
         "_, last = self.reads(self.words(given).flip(1))",

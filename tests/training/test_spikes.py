@@ -1067,6 +1067,14 @@ for step in range(1, 221):
 
 
 @pytest.mark.slow
+def test_a_sample_is_not_asked_for_again_if_hooks_would_see_it(tmp_path: Path) -> None:
+    hooked = "    if step == 185:\n        net.register_forward_hook(lambda *_: calls.append(1))\n"
+    (tmp_path / "train.py").write_text(f"calls = []\n{STUBBORN}{hooked}print(len(calls))")
+    done = gradscope(["run", "--quiet", "-o", "run.db", "train.py"], cwd=tmp_path)
+    assert python(["train.py"], cwd=tmp_path).stdout == done.stdout
+
+
+@pytest.mark.slow
 def test_a_label_that_stays_wrong_is_found_though_a_loss_was_nearly_as_large(
     tmp_path: Path,
 ) -> None:

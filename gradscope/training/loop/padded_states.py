@@ -20,12 +20,12 @@ _SEQUENCES, _LENGTH = 4, 8
 
 
 class _Tokens(NamedTuple):
-    """A batch of tokens, and by the axis of time the number of sequences whose second half is
-    padding."""
+    """A batch of tokens, and by the axis of time which sequences end in padding from their middle
+    or before."""
 
     padding: int
     shape: torch.Size
-    padded: tuple[int, int]
+    padded: tuple[torch.Tensor, torch.Tensor]
 
 
 class PaddedStates:
@@ -33,15 +33,15 @@ class PaddedStates:
 
     def __init__(self) -> None:
         self._tokens: _Tokens | None = None
-        self._found: list[tuple[weakref.ref[nn.RNNBase], _Tokens]] = []
+        self._found: list[tuple[weakref.ref[nn.RNNBase], _Tokens, int]] = []
 
     def embedded(self, tokens: torch.Tensor, index: int) -> None:
         """Note the first tokens of an embedding with a padding index."""
         if tokens.dim() != 2 or tokens.is_floating_point() or 0 in tokens.shape:
             return
         is_padding = tokens == index
-        padded = tuple(int(_second_half(is_padding, axis).sum()) for axis in (0, 1))
-        self._tokens = _Tokens(index, tokens.shape, (padded[0], padded[1]))
+        padded = _second_half(is_padding, 0), _second_half(is_padding, 1)
+        self._tokens = _Tokens(index, tokens.shape, padded)
 
     def called(self, network: nn.RNNBase, given: torch.Tensor) -> None:
         """Note the first call of a recurrent network on a tensor, not on a packed sequence."""
@@ -49,15 +49,20 @@ class PaddedStates:
         if tokens is None or given.shape[:-1] != tokens.shape or network.bidirectional:
             return
         sequences, length = given.shape[1 - time], given.shape[time]
-        if sequences < _SEQUENCES or length < _LENGTH or 2 * tokens.padded[time] < sequences:
+        if sequences < _SEQUENCES or length < _LENGTH:
             return
-        self._found.append((weakref.ref(network), tokens))
+        # Vectors of padding are equal. Others were put in another order, or are of another text.
+        last, before = (given.select(time, length - n) for n in (1, 2))
+        padded = tokens.padded[time].to(given.device) & (last == before).all(1)
+        count = int(padded.sum())
+        if 2 * count >= sequences:
+            self._found.append((weakref.ref(network), tokens, count))
 
     def facts(self, models: Models) -> Iterator[LoopFact]:
         """Yield the networks of which the text uses the last state alone, with the line."""
         for model in models if self._found else ():
             named = modules_by_name(model.module)
-            for reference, tokens in self._found:
+            for reference, tokens, count in self._found:
                 name = next((n for n, one in named.items() if one is reference()), "")
                 network, (owner, _, attribute) = reference(), name.rpartition(".")
                 if network is None or owner not in named or not name:
@@ -67,7 +72,7 @@ class PaddedStates:
                 if line is not None:
                     figures = float(tokens.padding), float(tokens.shape[1 - time])
                     yield LoopFact(
-                        "padded-state", name, models.name(model), count=tokens.padded[time],
+                        "padded-state", name, models.name(model), count=count,
                         figures=figures, location=line,
                     )  # fmt: skip
 

@@ -267,8 +267,11 @@ class CapsuleContents:
         ]
         return replace(split, samples=samples, norm=full_norm if split.norm is None else split.norm)
 
-    def replay_refusal(self, call: RecordedCall) -> str:
-        """Return the reason why a call is not repeated; "" if it may be."""
+    def replay_refusal(self, call: RecordedCall, *, later: bool = False) -> str:
+        """Return the reason why a call is not repeated; "" if it may be.
+
+        ``later``: it is repeated with the weights of now.
+        """
         if self.forbidden:
             return self.forbidden
         model = next((one for one in self._models if one.module_ref() is call.module), None)
@@ -281,7 +284,7 @@ class CapsuleContents:
             return "the script has hooks on the gradient, which would see the replay"
         if not call.repeatable:
             return "the model is sharded, or waits for other processes: one rank cannot replay it"
-        if call.overwritten or call.moved:
+        if call.overwritten or (call.moved and not later):
             return "the call cannot be replayed: its inputs or the weights have changed since"
         return ""
 

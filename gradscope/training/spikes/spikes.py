@@ -371,6 +371,9 @@ class Spikes:
         held = later.held[0]
         if count < held.due:
             return
+        if self._contents.replay_refusal(held.call, later=True):  # as of hooks that came since
+            later.held.popleft()
+            return
         with self._asking.counted(), self._detector.replaying():
             found = later.ask(step)
         if found is None or held.capsule is None:
