@@ -58,7 +58,7 @@ from gradscope.training.spikes.batch_figures import (
     twins,
 )
 from gradscope.training.spikes.batch_indices import BatchIndices
-from gradscope.training.spikes.before import StepsBefore
+from gradscope.training.spikes.before import StepsBefore, state_of
 from gradscope.training.spikes.capsule_contents import CapsuleContents
 from gradscope.training.spikes.earlier_batches import EarlierBatches
 from gradscope.training.spikes.later_losses import LaterLosses
@@ -1331,6 +1331,29 @@ def test_a_batch_with_an_input_unlike_all_before_stands_out(
     assert before.unusual_batch(figures) == unusual
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_state_of_adam_is_that_of_its_moments(dtype: torch.dtype) -> None:
+    net = torch.nn.Linear(300, 200).to(dtype)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3, betas=(0.8, 0.95))
+    for _ in range(3):
+        net(torch.randn(4, 300, dtype=dtype)).square().sum().backward()
+        optimizer.step()
+    held = [optimizer.state[p] for p in net.parameters()]
+    m, v = (torch.cat([one[k].flatten() for one in held]).double() for k in _MOMENTS)
+    before = [one[k].clone() for one in held for k in _MOMENTS]
+    found = state_of(optimizer)
+    update = m / (1 - 0.8**3) / ((v / (1 - 0.95**3)).sqrt() + 1e-8)
+    figures = [found.first_moment, found.second_moment, found.update_rms]
+    wanted = [m.abs().mean(), v.mean().sqrt(), update.square().mean().sqrt()]
+    # 60,200 terms of float32, added in pairs, differ from their sum by less than 1e-5.
+    assert figures == pytest.approx([float(one) for one in wanted], rel=1e-5)
+    after = [one[k] for one in held for k in _MOMENTS]
+    assert all(map(torch.equal, before, after))
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
 def test_a_step_after_a_change_comes_before_all_that_do_not_stand_out() -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     optimizer, before = torch.optim.SGD([weight], 1e-3), StepsBefore()
@@ -1362,7 +1385,7 @@ def test_a_step_more_unusual_than_all_is_kept_though_the_time_is_spent(
     losses = {40: 1.2, 41: 1.3, 42: 1.4, 50: 2.0, 51: 1.9, 52: 2.1}
     for step in range(1, 60):
         if step == 45:
-            monkeypatch.setattr(name, lambda *_: False)
+            monkeypatch.setattr(name, lambda *_, more=False: more)
         loss = losses.get(step, 1.0 + 0.01 * (step % 7))
         current = CurrentStep(losses=[loss])
         spikes.backward_begins(step, [weight.sum()], loss, None)

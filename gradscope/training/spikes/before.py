@@ -330,11 +330,14 @@ def state_of(optimizer: Optimizer) -> OptimizerState:
                 if not isinstance(m, torch.Tensor) or not isinstance(v, torch.Tensor) or not step:
                     continue
                 betas = [float(beta) for beta in group.get("betas", (0.9, 0.999))]
-                m, v = m.double(), v.double()
-                first += float(m.abs().sum())
-                second += float(v.sum())
-                unbiased = (v / (1 - betas[1] ** step)).sqrt() + float(group.get("eps", 1e-8))
-                squares += float((m / (1 - betas[0] ** step) / unbiased).square().sum())
+                # In place: a copy of all moments in float64 takes as long as a step.
+                kind_of = torch.float64 if v.dtype == torch.float64 else torch.float32
+                first += float(m.abs().sum(dtype=kind_of))
+                second += float(v.sum(dtype=kind_of))
+                scale = v.to(kind_of, copy=True).div_(1 - betas[1] ** step).sqrt_()
+                scale.add_(float(group.get("eps", 1e-8)))
+                update = torch.div(m.to(kind_of), scale, out=scale).square_()
+                squares += float(update.sum()) / (1 - betas[0] ** step) ** 2
                 count += m.numel()
     return OptimizerState(
         kind,

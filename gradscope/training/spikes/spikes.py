@@ -46,9 +46,9 @@ _KNOWN, _CAPSULE = 32, 4
 #: many plain steps, or these seconds where steps are longer. So do the figures of batches, and
 #: samples for which the model is asked again.
 _SHARE = 0.005
-_FREE_CAPSULES, _FREE_FIGURES, _FREE_ASKING = (1000, 1.0), (500, 0.5), (500, 0.5)
-#: So many steps more unusual than all kept ones are kept though this time is spent.
-_RECORDS = 8
+_FREE_CAPSULES, _FREE_FIGURES, _FREE_ASKING = (1000, 0.2), (500, 0.5), (500, 0.5)
+#: A split by sample of a step that does not stand out is for its table: no verdict needs it.
+_FREE_SPLITS = (100, 0.1)
 #: Of the blocks for a batch's figures one in so many is timed: a prime, as a step has several.
 _TIMED = 7
 #: Causes that blame a sample.
@@ -107,11 +107,15 @@ class _Allowance:
     @property
     def left(self) -> float:
         """The seconds of the allowance that are left."""
-        return max(self._free, _SHARE * (time.perf_counter() - self._began)) - self._spent
+        return self._allowed - self._spent
 
-    def affords(self, seconds: float = 0.0) -> bool:
-        """Return True if so many seconds more are allowed."""
-        return seconds <= self.left
+    @property
+    def _allowed(self) -> float:
+        return max(self._free, _SHARE * (time.perf_counter() - self._began))
+
+    def affords(self, seconds: float = 0.0, *, more: bool = False) -> bool:
+        """Return True if so many seconds more are allowed; with ``more``, twice of all."""
+        return seconds <= self.left + (self._allowed if more else 0.0)
 
     @contextmanager
     def counted(self, *, timed: int = 1) -> Iterator[None]:
@@ -189,10 +193,9 @@ class Spikes:
         # Capsules of unusual steps leave the figures of each step their time; those that are not
         # split by sample are cheap.
         self._allowance = _Allowance(schedule, _FREE_FIGURES)
-        self._capsules = _Allowance(schedule, _FREE_CAPSULES)
+        self._capsules = _Allowance(schedule, _FREE_SPLITS)
         self._unsplit = _Allowance(schedule, _FREE_CAPSULES)
         self._asking = _Allowance(schedule, _FREE_ASKING)
-        self._records = 0  # the steps kept when the time for them was spent
 
     @property
     def forbidden(self) -> str:
@@ -490,11 +493,10 @@ class Spikes:
         score, kept = before.score(step, current, figures), self._kept[False]
         if len(kept) == MOST and score <= min(kept)[0]:
             return None
-        if not (self._splits() or self._unsplit.affords(self._unsplit.last or 0.0)):
-            # Of n scores, about the logarithm of n are above all before.
-            if score <= max(kept, default=(0.0, 0))[0] or self._records == _RECORDS:
-                return None
-            self._records += 1
+        # Of n scores, about the logarithm of n are above all before: they have their own time.
+        above_all = score > max(kept, default=(0.0, 0))[0]
+        if not (self._splits() or self._unsplit.affords(self._unsplit.last or 0.0, more=above_all)):
+            return None
         words = "no spike: one of the most unusual of the other steps"
         return _Spike("highest", words, score)
 
