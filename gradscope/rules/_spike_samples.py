@@ -46,8 +46,9 @@ _ALL = 1.5
 #: four times as large where the error is twice as large.
 _UNLIKE, _FAR_UNLIKE, _SQUARED_UNLIKE = 2.0, 3.0, 4.0
 #: The mean loss of a text has no long tail: it is unusual at this many deviations above the usual
-#: largest one, and at this many times the largest before.
-_TEXT_DEVIATIONS, _TEXT = 7.0, 1.5
+#: largest one, and at this many times the largest before; or at the fewer deviations of the third
+#: figure, and at ``_UNLIKE`` times the largest before.
+_TEXT_DEVIATIONS, _TEXT, _TEXT_NEAR = 7.0, 1.5, 6.0
 #: A classifier is sure of a class if its probability is at least 0.9, and the loss with it is at
 #: most this many times the median of the other samples': of naturally hard samples it is unsure.
 _SURE, _SURE_LOSS = 3.0, -math.log(0.9)
@@ -340,11 +341,19 @@ def _may_be_mixed(capsule: Capsule, few: _Group) -> bool:
 
 
 def _came_before(capsule: Capsule, group: _Group) -> bool:
-    """Return True if only the loss of a step is unusual, and a sample before had as large a one."""
+    """Return True if only the loss of a step is unusual, and a sample before had nearly as large a
+    one: such a step comes with hard samples."""
     if capsule.kind != "loss" or capsule.norm is None or capsule.high_norm is None:
         return False
     loss = max(one.loss or 0.0 for one in group)
-    return capsule.norm <= _UNUSUAL * capsule.high_norm and 0 < loss <= _largest_before(capsule)
+    rest = [one for one in _known(capsule) if one not in group]
+    losses = [one.loss for one in rest if one.loss is not None]
+    before = _largest_before(capsule)
+    if capsule.norm > _UNUSUAL * capsule.high_norm or not (loss and losses and before):
+        return False
+    history = capsule.history
+    factor = _unlike(group[0], rest, median(losses), history) if history.usual_loss else 1.0
+    return loss <= factor * before
 
 
 def _left_out(capsule: Capsule) -> list[_Group] | None:
@@ -553,18 +562,22 @@ def is_unusual_text(loss: float | None, middle: float | None, history: BatchHist
         return False
     if history.loss_steps < KNOWN or medians is None or middle > _ALL * medians:
         return False
-    return loss > _TEXT * high and _loss_deviations(loss, history) > _TEXT_DEVIATIONS
+    far = _loss_deviations(loss, history)
+    if loss > _UNLIKE * high and far > _TEXT_NEAR:
+        return True
+    return loss > _TEXT * high and far > _TEXT_DEVIATIONS
 
 
 def _unlike(
     sample: SpikeSample, rest: Sequence[SpikeSample], middle: float, history: BatchHistory
 ) -> float:
     """Return the factor by which the loss of a sample must exceed the largest loss before."""
+    deviations = _loss_deviations(sample.loss or 0.0, history)
     if sample.token is not None and is_unusual_text(sample.loss, middle, history):
-        return _TEXT
+        return _TEXT if deviations > _TEXT_DEVIATIONS else _UNLIKE
     if sample.predicted_loss is not None:
         return _UNLIKE if is_sure_of_another_class(sample, rest) else _FAR_UNLIKE
-    far = _loss_deviations(sample.loss or 0.0, history) > _DEVIATIONS
+    far = deviations > _DEVIATIONS
     if sample.token is not None:
         return _UNLIKE if far else _FAR_UNLIKE
     return _FAR_UNLIKE if far else _SQUARED_UNLIKE

@@ -1104,6 +1104,9 @@ def test_a_label_that_may_be_wrong_is_said_though_it_is_not_blamed(
 @pytest.mark.parametrize(
     ("loss", "before", "spread", "cause"),
     [
+        (4.1, 2.0, 0.22, "labels"),  # 6.4 deviations
+        (4.1, 2.1, 0.22, "undetermined"),
+        (4.1, 2.0, 0.24, "undetermined"),  # 5.9
         (3.5, 2.0, 0.13, "labels"),
         (3.5, 2.4, 0.13, "undetermined"),
         (3.5, 2.0, 0.19, "undetermined"),
@@ -1147,12 +1150,13 @@ def test_a_loss_must_be_further_above_those_before_if_they_scatter(
 
 @pytest.mark.parametrize(
     ("before", "norm", "cause"),
-    [(6.9, 15.0, "samples"), (7.0, 15.0, "undetermined"), (7.0, 25.0, "samples")],
+    [(1.7, 15.0, "samples"), (1.8, 15.0, "undetermined"), (7.0, 25.0, "samples")],
 )
 def test_a_hard_sample_with_a_loss_that_came_before_makes_no_spike_of_the_loss(
     before: float, norm: float, cause: str
 ) -> None:
-    given = capsule_of(ONE, kind="loss", norm=norm)
+    """A square may be four times as large where the error is twice as large."""
+    given = capsule_of(ONE, kind="loss", norm=norm, history=replace(HISTORY, high_loss=before))
     rows = [replace(one, loss=0.5 if one.index else 7.0) for one in given.samples]
     steps = [replace(one, sample_loss=before if one.step == 20 else 0.5) for one in RATE]
     found = spike_cause(replace(given, samples=tuple(rows), signals=tuple(steps)))
