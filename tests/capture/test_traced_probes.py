@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -290,7 +291,7 @@ class Replay:
 
 
 @pytest.fixture
-def _divided_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def _divided_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from torch._functorch import config as traced
     from torch._inductor import config, scheduler, utils
 
@@ -306,10 +307,10 @@ def _divided_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler.Scheduler, "should_partition", as_on_a_gpu)
     monkeypatch.setattr(utils._unstable_customized_partition_wrapper, "wrapper", Replay)
     monkeypatch.setattr(Replay, "parts", 0)
-    monkeypatch.setattr(config, "graph_partition", True)
-    # A cached graph may be undivided.
-    monkeypatch.setattr(config, "fx_graph_cache", False)
-    monkeypatch.setattr(traced, "enable_autograd_cache", False)
+    # A cached graph may be undivided. Not by `monkeypatch`, which would remove the settings.
+    uncached = config.patch(graph_partition=True, fx_graph_cache=False)
+    with uncached, traced.patch(enable_autograd_cache=False):
+        yield
 
 
 @pytest.mark.slow

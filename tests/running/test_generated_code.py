@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,14 @@ def test_the_kernel_of_a_wrong_backward_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Of a tanh, whose backward the compiler decomposes wrongly."""
-    from torch._inductor.decomposition import decompositions
+    from torch._inductor import decomposition
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # right code may be in the other
     wrong = torch.ops.aten.tanh_backward.default
-    monkeypatch.setitem(decompositions, wrong, lambda g, y: g * (1 - 1.01 * y * y))
+    monkeypatch.setitem(decomposition.decompositions, wrong, lambda g, y: g * (1 - 1.01 * y * y))
+    # A compilation before has kept a copy of them; none after may keep this one.
+    kept = functools.cache(decomposition.fast_random_decomps.__wrapped__)
+    monkeypatch.setattr(decomposition, "fast_random_decomps", kept)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     torch._dynamo.reset()
