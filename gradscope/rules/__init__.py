@@ -34,12 +34,13 @@ from gradscope.rules._spike_samples import (
     is_unusual_text,
     stays_wrong,
 )
-from gradscope.rules._window import StepWindows, Window
+from gradscope.rules._window import KEPT, StepWindows, Window
 
 __all__ = [
     "AFTERMATH",
     "COMPARISONS",
     "FAIL_ON",
+    "KEPT",
     "MAY_STAY",
     "PRESETS",
     "RECENT",

@@ -65,7 +65,7 @@ from gradscope.training.spikes.later_losses import LaterLosses
 from gradscope.training.spikes.outside_changes import OutsideChanges
 from gradscope.training.spikes.sample_losses import loss_factor, row_losses
 from gradscope.training.spikes.samples import mixes_samples, norms_without, taken_apart
-from gradscope.training.spikes.spikes import Spikes, SpikeSettings
+from gradscope.training.spikes.spikes import Spikes, SpikeSettings, _Spike
 from training.spike_scripts import INNOCENT, KINDS, RANKS, SAMPLES, SCRIPT, SHARDED
 
 #: The step of the fault, as the scripts count.
@@ -1213,7 +1213,8 @@ def test_weights_written_through_data_are_found_and_a_habit_is_not(write: str) -
     found = [(one.step, one.kind) for one in changes.recent(12)]
     assert found == ([(9, "weights")] if write in ("in place", "anew") else [])
     assert changes.recent(12) == changes.recent(12)
-    assert changes.recent(80) == ()
+    assert changes.recent(130) == changes.recent(12)  # compared with the steps before the write
+    assert changes.recent(150) == ()
 
 
 @pytest.mark.parametrize(("first", "written"), [(1, False), (20, False), (66, True)])
@@ -1371,6 +1372,21 @@ def test_a_step_after_a_change_comes_before_all_that_do_not_stand_out() -> None:
     before.note(41, optimizer, known, usual, None)
     assert loud > 10
     assert before.score(41, usual, BatchFigures()) > loud
+
+
+def test_a_step_for_one_sample_begins_no_series() -> None:
+    kept: set[int] = set()
+    spikes = Spikes(
+        SpikeSettings(), RuleSettings(),
+        detector=NanDetector(lambda: ()), models=Models(), schedule=Schedule(),
+        keep=lambda *_: None, drop=kept.remove,
+    )  # fmt: skip
+    sizes = {500: ("sample", 9.0), 530: ("loss", 5.0), 531: ("loss", 50.0)}
+    sizes |= {step: ("loss", 100.0 * step) for step in range(532, 536)}
+    for step, (kind, size) in sizes.items():
+        if spikes._makes_room(step, _Spike(kind, "", size)):
+            kept.add(step)
+    assert kept == {530, 534, 535}
 
 
 def test_a_step_more_unusual_than_all_is_kept_though_the_time_is_spent(

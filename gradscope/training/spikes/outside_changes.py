@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from gradscope.capture.measurements import version
 from gradscope.records.spike import OutsideChange
-from gradscope.rules import AFTERMATH
+from gradscope.rules import AFTERMATH, KEPT
 
 #: Number of changes kept, and of steps in which a second write counts as usual for the script.
 _MOST, _OFTEN = 16, 64
@@ -122,7 +122,8 @@ class OutsideChanges:
         self.found.append(OutsideChange(step, "weights", "", before, after, since))
 
     def recent(self, step: int) -> tuple[OutsideChange, ...]:
-        """Return the changes in the last steps, in order, writes through ``.data`` included.
+        """Return the changes in the steps that a step is compared with, in order, writes through
+        ``.data`` included.
 
         Waits for a GPU.
         """
@@ -130,7 +131,7 @@ class OutsideChanges:
         known = [one.step for one in self.found if one.kind == "weights"]
         if len(differ) <= _HABIT:
             self.found += [OutsideChange(n, "weights") for n in differ if n not in known]
-        found = [one for one in self.found if step - one.step < AFTERMATH]
+        found = [one for one in self.found if step - one.step < KEPT]
         return tuple(sorted(found, key=lambda one: one.step))
 
     def step_ended(self, optimizer: Optimizer, held: Collection[nn.Parameter]) -> None:

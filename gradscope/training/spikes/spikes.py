@@ -511,7 +511,7 @@ class Spikes:
             return True
         stands_out = spike.kind != "highest"
         kept = self._kept[stands_out]
-        if stands_out:
+        if stands_out and spike.kind != "sample":  # one large loss has no aftermath
             if step - self._latest > AFTERMATH:
                 self._firsts.add(step)
             self._latest = max(step, self._latest)
