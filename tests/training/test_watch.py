@@ -100,6 +100,21 @@ def test_layers_can_be_scripted_in_a_training(tmp_path, capfd):
     assert "internal error" not in capfd.readouterr().err
 
 
+def test_a_layer_may_share_the_hooks_of_another(tmp_path, capfd):
+    """As of a layer with the attributes of another, which the script calls itself."""
+    model, twin = nn.Sequential(nn.Linear(4, 4)), nn.Linear.__new__(nn.Linear)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gradscope.watch(model, every=2, out=tmp_path / "run.db"):
+        for step in range(8):
+            if step == 4:
+                vars(twin).update(vars(model[0]))
+            optimizer.zero_grad()
+            out = model[0](torch.randn(16, 4))
+            (twin(out) if step > 3 else out).square().mean().backward()
+            optimizer.step()
+    assert "internal error" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("every", [1, 2, None])
 def test_an_optimizer_without_a_state_gets_none(every, tmp_path):
     """``state`` is a dictionary that makes an entry for each parameter that it is asked for."""

@@ -155,10 +155,14 @@ class ModelUses:
         self, model: int, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         """Note a call of a layer; of no more calls if its model or another layer calls it."""
+        hook = self._entries.get(module)
+        if hook is None:  # of a layer that shares the hooks of another, as after `vars(a).update`
+            return
         gradients = torch.is_grad_enabled()
         given = [tensor for _, tensor in find((args, kwargs), torch.Tensor)]
         if model in self.called or any(one.grad_fn is not None for one in given):
-            self._entries.pop(module).remove()
+            del self._entries[module]
+            hook.remove()
         elif self.entered is not None:
             self.entered(id(module), args, kwargs, gradients)
 
