@@ -83,6 +83,20 @@ def _zoo(name: str, **options: Any) -> nn.Module:
     return getattr(torchvision.models, name)(weights=None, **options)
 
 
+def swin() -> nn.Module:
+    """As `swin_t`, with two stages and few channels: windows are shifted, patches merged."""
+    from torchvision.models import SwinTransformer
+
+    return SwinTransformer([4, 4], 12, depths=[2, 2], num_heads=[1, 2], window_size=[7, 7])
+
+
+def convnext() -> nn.Module:
+    """As `convnext_tiny`, with two stages and few channels."""
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+    return ConvNeXt([CNBlockConfig(12, 24, 2), CNBlockConfig(24, None, 2)])
+
+
 def _normal(*shape: int) -> Callable[[], Tensor]:
     return functools.partial(torch.randn, *shape)
 
@@ -104,8 +118,8 @@ ZOO = (
     _sized("resnet18", 2, 3, 64, 64),
     _sized("densenet121", 2, 3, 64, 64),
     _sized("googlenet", 2, 3, 64, 64, init_weights=False),
-    _sized("swin_t", 1, 3, 64, 64),
-    _sized("convnext_tiny", 2, 3, 32, 32),
+    Case("swin", swin, _normal(1, 3, 64, 64)),
+    Case("convnext", convnext, _normal(2, 3, 32, 32)),
 )
 
 SMALL = (

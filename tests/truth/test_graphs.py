@@ -15,6 +15,7 @@ from torch import nn
 
 import gradscope
 from gradscope.records.graph import AutogradGraph, GraphNode
+from truth.cases import convnext, swin
 
 pytestmark = pytest.mark.slow
 
@@ -62,13 +63,16 @@ def picture(build: Callable[..., nn.Module], size: int = 64, **options: Any) -> 
 
 MODELS: dict[str, Callable[[], Net]] = {
     "resnet18": lambda: picture(torchvision.models.resnet18),
-    "densenet201": lambda: picture(torchvision.models.densenet201),
-    "vgg11": lambda: picture(torchvision.models.vgg11),
+    "densenet121": lambda: picture(torchvision.models.densenet121),
+    "squeezenet": lambda: picture(torchvision.models.squeezenet1_1),
     "mobilenet": lambda: picture(torchvision.models.mobilenet_v3_small),
     "googlenet": lambda: picture(torchvision.models.googlenet, init_weights=False),
-    "convnext": lambda: picture(torchvision.models.convnext_tiny),
-    "swin": lambda: picture(torchvision.models.swin_t),
-    "vit": lambda: picture(torchvision.models.vit_b_16, 32, image_size=32),
+    "convnext": lambda: (convnext().eval(), torch.randn(1, 3, 64, 64)),
+    "swin": lambda: (swin().eval(), torch.randn(1, 3, 64, 64)),
+    "vit": lambda: (
+        torchvision.models.VisionTransformer(32, 16, 2, 2, hidden_dim=16, mlp_dim=32).eval(),
+        torch.randn(1, 3, 32, 32),
+    ),
     "lstm": lambda: (Unrolled(), torch.randn(2, 4)),
     "encoder": lambda: (
         nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),

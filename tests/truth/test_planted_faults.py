@@ -197,17 +197,17 @@ def test_a_planted_fault_is_found(
 
 
 class Repeat(nn.Module):
-    """Twenty-five million equal values."""
+    """A million equal values."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.full((1,), 0.37))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.weight.repeat(25_000_000) + x
+        return self.weight.repeat(1_000_000) + x
 
 
-def test_a_float32_norm_of_25_million_values_is_found() -> None:
+def test_a_float32_norm_of_a_million_values_is_found() -> None:
     model, x = Repeat(), torch.zeros(1)
     data = to_data(gradscope.inspect(model, x, loss=lambda out: out.mean()))
     truth = observe(model, (x,), {}, lambda out: out.mean())

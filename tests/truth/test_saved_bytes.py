@@ -23,7 +23,7 @@ CASES = (
     "resnet18",
     "densenet121",
     "googlenet",
-    "swin_t",
+    "swin",
     "lstm",
     "repeated-cell",
     "tied-transformer",

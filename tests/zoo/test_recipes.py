@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SCRIPT = str(Path(recipes.__file__))
 CASES = [
-    ("torchvision:resnet18", "sgd"),
+    ("torchvision:shufflenet_v2_x0_5", "sgd"),
     ("torchvision:mobilenet_v3_small", "ema"),
     ("timm:vit_tiny_patch16_224", "adamw"),
     ("transformers:GPT2", "scaler"),

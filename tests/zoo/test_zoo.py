@@ -31,7 +31,7 @@ KINDS = {
     "convolutions": "torchvision:resnet18",
     "depthwise convolutions": "torchvision:mobilenet_v2",
     "vision transformer": "timm:vit_wee_patch16_reg1_gap_256",
-    "shifted windows": "torchvision:swin_t",
+    "shifted windows": "transformers:swin",
     "segmentation": "torchvision:lraspp_mobilenet_v3_large",
     "detection": "transformers:detr",
     "video": "torchvision:mvit_v2_s",
