@@ -68,7 +68,7 @@ def view_of(tensor: torch.Tensor) -> ViewOf | None:
     if not tensor._is_view() or tensor._base is None or not tensor._base.requires_grad:
         return None
     base = tensor._base
-    if base.layout != torch.strided or tensor.layout != torch.strided:
+    if base.layout != torch.strided or base.is_nested or tensor.layout != torch.strided:
         return None
     return ViewOf(
         edge_of(base),

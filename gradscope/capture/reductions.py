@@ -247,6 +247,13 @@ def _double_chunks(
             yield values, torch.isfinite(values), torch.isnan(values)
 
 
+def flat_elements(tensor: torch.Tensor) -> torch.Tensor:
+    """Return all elements [n] of a nested tensor."""
+    parts = [part.reshape(-1) for part in tensor.unbind()]
+    empty = torch.zeros(0, dtype=tensor.dtype, device=tensor.device)
+    return torch.cat(parts) if parts else empty
+
+
 def gradient_norms(
     gradients: Sequence[torch.Tensor], measured: Mapping[int, TensorStats] | None = None
 ) -> list[float]:
@@ -280,6 +287,8 @@ def gradient_norms(
             norms[number] = math.nan if nan else math.inf if inf else numbers[0]
             exact.add(number)
         elif not plain:
+            if gradient.is_nested:
+                gradients[number] = flat_elements(gradient)
             others.append(number)
         else:
             # On the CPU numbers can be read at once, so Python adds up the blocks.
@@ -313,6 +322,7 @@ def _is_plain(gradient: torch.Tensor) -> bool:
         gradient.dtype == torch.float32
         and gradient.layout == torch.strided
         and gradient.is_cpu
+        and not gradient.is_nested
         and gradient.is_contiguous()
     )
 

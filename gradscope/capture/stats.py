@@ -16,7 +16,14 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture import one_pass
 from gradscope.capture.one_pass import on_cuda
-from gradscope.capture.reductions import BLOCK, exact, fast, in_memory_order, of_numbers
+from gradscope.capture.reductions import (
+    BLOCK,
+    exact,
+    fast,
+    flat_elements,
+    in_memory_order,
+    of_numbers,
+)
 from gradscope.capture.shards import PLAIN, local
 from gradscope.records.tensors import TensorStats, Value
 
@@ -51,20 +58,17 @@ def measure(tensor: torch.Tensor) -> Measured:
     that no hook waits for the device.
     """
     tensor = local(tensor)
-    dtype = _name(tensor.dtype)
-    if is_lazy(tensor):  # a lazy module's parameter has no shape before its first call
-        return TensorStats((), dtype, 0)
+    if is_lazy(tensor):
+        return head_of(tensor)
     count = tensor.numel()
     if count > SMALL:  # enough for most tensors; the code below takes longer than a small tensor
         numbers = one_pass.numbers(tensor)
         if numbers is not None:
-            return finish(tuple(tensor.shape), dtype, count, numbers)
+            return finish(tuple(tensor.shape), _name(tensor.dtype), count, numbers)
     tensor = tensor.detach()  # autograd ignores the rest of this function
-    if tensor.is_nested:
-        head = TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
-        parts = [part.reshape(-1) for part in tensor.unbind()]
-        return _numbers(head, torch.cat(parts) if parts else tensor.new_empty(0))
     head = head_of(tensor)
+    if tensor.is_nested:
+        return _numbers(head, flat_elements(tensor))
     kind = tensor.device.type
     if kind == "meta":
         return head
@@ -77,7 +81,12 @@ def measure(tensor: torch.Tensor) -> Measured:
 def head_of(tensor: torch.Tensor) -> TensorStats:
     """Return shape, dtype and size only."""
     tensor = local(tensor)
-    return TensorStats(tuple(map(int, tensor.shape)), _name(tensor.dtype), tensor.numel())
+    dtype = _name(tensor.dtype)
+    if is_lazy(tensor):  # a lazy module's parameter has no shape before its first call
+        return TensorStats((), dtype, 0)
+    if tensor.is_nested:
+        return TensorStats((tensor.size(0), -1), dtype, sum(t.numel() for t in tensor.unbind()))
+    return TensorStats(tuple(map(int, tensor.shape)), dtype, tensor.numel())
 
 
 def resolve(measured: Iterable[Measured]) -> dict[int, TensorStats]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradscope.capture.names import named_parameters
@@ -140,6 +141,8 @@ def updates(
     found: dict[str, Update] = {}
     rows: list[_Row] = []
     for parameter, named in named_parameters(model).items():
+        if is_lazy(parameter):
+            continue
         was = before.get(parameter)
         copied = was is not None
         update = None if last is None else _compiled(parameter, was, last)

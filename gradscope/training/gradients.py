@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.capture.reductions import BLOCK, gradient_norms
 from gradscope.capture.shards import local, versions_of
@@ -136,4 +137,4 @@ def small(parameters: Collection[nn.Parameter]) -> list[nn.Parameter]:
 
     Almost every layer has one, and a NaN or Inf spreads to all gradients upstream.
     """
-    return [p for p in parameters if p.numel() <= BLOCK]
+    return [p for p in parameters if not (is_lazy(p) or p.is_nested) and p.numel() <= BLOCK]

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.capture.shards import is_spread, local, placements_of
 
@@ -34,7 +35,7 @@ def weight_copies(
     Only the turn decides which ones, because all processes must copy their parts of a sharded
     weight in the same sample.
     """
-    groups = _groups(parameters)
+    groups = _groups([p for p in parameters if not is_lazy(p)])
     chosen = groups[turn % len(groups)] if groups else []
     return dict(zip(chosen, _copies([local(p).detach() for p in chosen]), strict=True))
 
@@ -134,7 +135,7 @@ def _room_for(weight: torch.Tensor) -> int:
         type(weight.data) is torch.Tensor
         and weight.is_cpu
         and weight.layout is torch.strided
-        and not weight.is_quantized
+        and not (weight.is_quantized or weight.is_nested)
         and (weight.is_contiguous() or _has_channels_last(weight))
     )
     return -(-size // _ALIGNED) * _ALIGNED if plain else 0

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.capture.names import modules_of, written_class
 from gradscope.loading.surgery import unwrapped
@@ -31,8 +32,9 @@ class Model:
     name: str
     outer: weakref.ref[nn.Module]
     module_ref: weakref.ref[nn.Module]
-    parameters: int
-    trainable: int
+    parameters: int = 0
+    trainable: int = 0
+    lazy: bool = True  # parameters were without a shape at the last count
     compiled: str | None = None
     autocast: str | None = None  # the dtype around or inside its forward
     recorded: TrainedModel | None = None
@@ -49,6 +51,15 @@ class Model:
         assert found is not None
         return found
 
+    def count(self) -> None:
+        """Count the elements of the parameters, again until a lazy module has all of its own."""
+        if self.lazy:
+            own = list(dict.fromkeys(self.module.parameters()))
+            shaped = [p for p in own if not is_lazy(p)]
+            self.parameters = sum(p.numel() for p in shaped)
+            self.trainable = sum(p.numel() for p in shaped if p.requires_grad)
+            self.lazy = len(shaped) < len(own)
+
     def news(self, step: int) -> TrainedModel | None:
         """Return the model's new entry in the run file; None if that is unchanged."""
         record = self._record(step if self.recorded is None else self.recorded.first_step)
@@ -59,6 +70,7 @@ class Model:
 
     def _record(self, step: int) -> TrainedModel:
         module, outer = self.module, self.outer()
+        self.count()
         return TrainedModel(
             id=self.id,
             name=self.name,
@@ -168,15 +180,14 @@ class Models:
         self.stale = True
 
     def _made(self, root: nn.Module, module: nn.Module) -> Model:
-        parameters = list(dict.fromkeys(module.parameters()))
-        return Model(
+        made = Model(
             id=self._next_id(),
             name=variable_name(root) or "",
             outer=weakref.ref(root),
             module_ref=weakref.ref(module),
-            parameters=sum(p.numel() for p in parameters),
-            trainable=sum(p.numel() for p in parameters if p.requires_grad),
         )
+        made.count()
+        return made
 
     _ids = 0
 

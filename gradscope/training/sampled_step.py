@@ -346,6 +346,7 @@ def _report(
     )
     facts = entry.buffers.entered(module_facts(module, counts))
     first = next(module.parameters(), None)
+    model.count()
     return Report(
         status="ok",
         run=RunInfo(

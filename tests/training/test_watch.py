@@ -7,6 +7,7 @@ import functools
 import gc
 import itertools
 import logging
+import math
 import pickle
 import signal
 import threading
@@ -113,6 +114,48 @@ def test_a_layer_may_share_the_hooks_of_another(tmp_path, capfd):
             (twin(out) if step > 3 else out).square().mean().backward()
             optimizer.step()
     assert "internal error" not in capfd.readouterr().err
+
+
+def test_an_optimizer_may_hold_parameters_without_a_shape(tmp_path, capfd):
+    """As of lazy modules before their first call: of one that is called late, and of one that
+    never is."""
+    body = nn.Sequential(nn.LazyConv1d(4, 3), nn.LazyBatchNorm1d(), nn.ReLU(), nn.Flatten())
+    model = nn.ModuleDict({"body": body, "head": nn.LazyLinear(3), "late": nn.LazyLinear(3)})
+    model["spare"] = nn.LazyLinear(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x, y = torch.randn(16, 2, 8), torch.randint(0, 3, (16,))
+    with gradscope.watch(model, every=2, out=tmp_path / "run.db"):
+        for step in range(12):
+            optimizer.zero_grad()
+            out = model["late" if step > 5 else "head"](model["body"](x))
+            nn.functional.cross_entropy(out, y).backward()
+            optimizer.step()
+    assert "internal error" not in capfd.readouterr().err
+    with RunFile.open(tmp_path / "run.db") as file:
+        last = file.steps()[-1]
+    norms = [p.grad.double().norm().item() for p in model.parameters() if p.grad is not None]
+    assert last.gradient_norm == pytest.approx(math.hypot(*norms), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_parameter_may_be_a_nested_tensor(layout, tmp_path, capfd):
+    parts = [torch.randn(3, 4), torch.randn(2, 4)]
+    nested = nn.Parameter(torch.nested.nested_tensor(parts, layout=layout))
+    model = nn.Module()
+    model.nested, model.head = nested, (head := nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gradscope.watch(model, every=2, out=tmp_path / "run.db"):
+        for _ in range(8):
+            optimizer.zero_grad()
+            sum(head(part).square().sum() for part in nested.unbind()).backward()
+            optimizer.step()
+    assert "internal error" not in capfd.readouterr().err
+    with RunFile.open(tmp_path / "run.db") as file:
+        last = file.steps()[-1]
+    gradients = [*nested.grad.unbind(), head.weight.grad, head.bias.grad]
+    norms = [gradient.double().norm().item() for gradient in gradients]
+    assert last.gradient_norm == pytest.approx(math.hypot(*norms), rel=1e-6)
 
 
 @pytest.mark.parametrize("every", [1, 2, None])

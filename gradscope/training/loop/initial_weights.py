@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread
@@ -56,7 +57,8 @@ def _pairs(named: dict[str, nn.Parameter]) -> Iterator[tuple[str, tuple[str, str
     """Yield the layer and the names of each frozen pair: a factor, and a factor of zeros."""
     alike: dict[tuple[str, str], list[str]] = {}
     for name, parameter in named.items():
-        if parameter.dim() == 2 and not parameter.requires_grad and not is_spread(parameter):
+        frozen = not (is_lazy(parameter) or parameter.requires_grad or is_spread(parameter))
+        if frozen and parameter.dim() == 2:
             parts = name.split(".")
             for place in range(max(0, len(parts) - _PARTS), len(parts)):
                 scope = "".join(f"{part}." for part in parts[:place])
@@ -106,7 +108,8 @@ class EqualWeights:
         for model in models:
             for parameter, named in named_parameters(model.module).items():
                 key = model.id, named.name
-                if key not in self._done and parameter.requires_grad:
+                lazy = is_lazy(parameter)  # its layer may be called later
+                if key not in self._done and parameter.requires_grad and not lazy:
                     self._read(key, parameter)
 
     def _read(self, key: tuple[int, str], parameter: nn.Parameter) -> None:
@@ -146,7 +149,13 @@ class EqualWeights:
 
 def _has_rows(tensor: torch.Tensor) -> bool:
     plain = not tensor.is_meta and tensor.layout == torch.strided and type(tensor) is torch.Tensor
-    return plain and tensor.dim() > 1 and tensor.shape[0] > 1 and tensor.numel() > 0
+    return (
+        plain
+        and not tensor.is_nested
+        and tensor.dim() > 1
+        and tensor.shape[0] > 1
+        and tensor.numel() > 0
+    )
 
 
 def _differ(rows: torch.Tensor) -> bool:

@@ -253,7 +253,13 @@ class FirstInputs:
         """Note the first call of a model: a list of edges may be viewed, not transposed."""
         for one in given:
             base = one._base
-            if base is None or one.is_floating_point() or base.dim() != 2 or base.shape[1] != 2:
+            if (
+                base is None
+                or base.is_nested
+                or one.is_floating_point()
+                or base.dim() != 2
+                or base.shape[1] != 2
+            ):
                 continue
             if one.shape == (2, len(base)) and len(base) > 2 and is_scrambled(one):
                 name = variable_name(one)
@@ -287,7 +293,9 @@ def is_scrambled(tensor: torch.Tensor) -> bool:
     moved. ``permute`` also permutes the strides. If a view does not, its axes are scrambled.
     """
     base = tensor._base
-    if base is None or base.dim() < 2 or not (tensor.is_contiguous() and base.is_contiguous()):
+    if base is None or base.is_nested or base.dim() < 2:
+        return False
+    if not (tensor.is_contiguous() and base.is_contiguous()):
         return False
     # A batch is often a part of a larger base: then only its samples are compared.
     first = 0 if base.numel() == tensor.numel() else 1

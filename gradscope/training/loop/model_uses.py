@@ -344,7 +344,7 @@ def _is_plain(parameter: nn.Parameter) -> bool:
 
 def _parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters with a known shape."""
-    return [one for one in module.parameters() if not is_lazy(one)]
+    return [one for one in module.parameters() if not (is_lazy(one) or one.is_nested)]
 
 
 def _fixed_norms(model: nn.Module) -> Iterator[str]:

@@ -44,6 +44,8 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
     if target is None or type(target) not in PLAIN or target._base is None or not target.dim():
         return None
     base, count = target._base, target.shape[0]
+    if base.is_nested:
+        return None
     if base.shape[1:] != target.shape[1:] or base.stride() != target.stride():
         return None
     node: Node | None = loss.next_functions[0][0]

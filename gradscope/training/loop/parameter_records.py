@@ -10,6 +10,7 @@ from torch import nn
 from gradscope.capture.facts import of_library
 from gradscope.capture.names import named_parameters
 from gradscope.capture.remembered import RememberedTensor, remembered
+from gradscope.capture.stats import head_of
 from gradscope.records.loop import LoopParameter
 from gradscope.training.loop.construction import Construction, Made
 from gradscope.training.loop.held_parameters import HeldParameters
@@ -153,7 +154,7 @@ class ParameterRecords:
                 LoopParameter(
                     name=name,
                     model=of_model,
-                    shape=tuple(parameter.shape),
+                    shape=head_of(parameter).shape,
                     facts=frozenset(found),
                     optimizers=tuple(holders.get(number, ())),
                     steps=steps.get(number, 0),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradscope.capture.measurements import version
 from gradscope.capture.remembered import TensorPlace, buffer_places, parameter_places
@@ -145,7 +146,8 @@ class _Entry:
             found.add("torch")
         found.update(m for m, held in self._modules if _held(m()) != held)
         found.update(b for b, copy in self._buffers if not _same(b(), copy))
-        if any(_version(p()) != version for p, version in self._parameters):
+        # A lazy module's parameter had no version before its first call.
+        if any(before not in (-1, _version(p())) for p, before in self._parameters):
             found.add("parameters")
         return found
 
@@ -218,7 +220,9 @@ def _held(module: nn.Module | None) -> list[tuple[str, int]]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    return None if buffer is None or buffer.is_meta else local(buffer).detach().clone()
+    if buffer is None or is_lazy(buffer) or buffer.is_meta:
+        return None
+    return local(buffer).detach().clone()
 
 
 def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
@@ -229,4 +233,4 @@ def _same(buffer: torch.Tensor | None, copy: torch.Tensor | None) -> bool:
 
 
 def _version(tensor: torch.Tensor | None) -> int:
-    return -1 if tensor is None else version(tensor)
+    return -1 if tensor is None or is_lazy(tensor) else version(tensor)

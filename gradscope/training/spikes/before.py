@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradscope.capture.reductions import gradient_norms
@@ -284,7 +285,8 @@ class StepsBefore:
         plain = plain and not group.get("weight_decay")
         found = []
         if self._rows and self._rows[-1][_WEIGHTS] is None:
-            self._rows[-1][_WEIGHTS] = math.hypot(*gradient_norms([p.detach() for p in held]))
+            weights = [p.detach() for p in held if not is_lazy(p)]
+            self._rows[-1][_WEIGHTS] = math.hypot(*gradient_norms(weights))
         for step, loss, norm, clipped, rate, weights, scale, rms, sample, largest in self._rows:
             lr = None if rate is None else float(rate)
             update = lr * clipped if plain and lr is not None and clipped is not None else None
@@ -342,7 +344,7 @@ def state_of(optimizer: Optimizer) -> OptimizerState:
     return OptimizerState(
         kind,
         numbers,
-        sum(p.numel() for p in held),
+        sum(p.numel() for p in held if not is_lazy(p)),
         steps=max(made, default=0 if kind.startswith(("Adam", "NAdam", "RAdam")) else None),
         first_moment=first / count if count else None,
         second_moment=math.sqrt(second / count) if count else None,

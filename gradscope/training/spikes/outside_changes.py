@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from gradscope.capture.measurements import version
@@ -139,9 +140,12 @@ class OutsideChanges:
         self._had_state = bool(optimizer.state)
         self._state = _versions_of(optimizer)
         now = _written_of(held)
-        if not self._in_place(now):
+        if now is None:
+            self._views, self._places = [], []
+        elif not self._in_place(now):
             self._views, self._places = [], _places(held)
-        self._weights, self._values, self._views = now, self._read(held), []
+        values = None if now is None else self._read(held)
+        self._weights, self._values, self._views = now, values, []
 
     def _read(self, held: Collection[nn.Parameter]) -> Values | None:
         """Return one value of each weight; None if they cannot be read."""
@@ -150,9 +154,9 @@ class OutsideChanges:
         self._views = self._views or _one_value_each(held)
         return torch.cat(self._views) if self._views else None
 
-    def _in_place(self, now: tuple[int, int]) -> bool:
+    def _in_place(self, now: tuple[int, int] | None) -> bool:
         """Return True if the same weights are in the same memory as when the last step ended."""
-        return self._weights is not None and self._weights[1] == now[1]
+        return self._weights is not None and now is not None and self._weights[1] == now[1]
 
     def _compare_settings(self, step: int, now: dict[str, float]) -> None:
         for name, value in now.items():
@@ -205,14 +209,17 @@ def _versions_of(optimizer: Optimizer) -> dict[str, tuple[int, int]]:
     return {}
 
 
-def _written_of(held: Collection[nn.Parameter]) -> tuple[int, int]:
-    """Return the number of writes to the weights, and a hash of their memory.
+def _written_of(held: Collection[nn.Parameter]) -> tuple[int, int] | None:
+    """Return the number of writes to the weights, and a hash of their memory; None if a lazy
+    module has no weights yet.
 
     The allocator may give the address of a weight that was freed to a smaller one: of those whose
     values are read the storage counts too. In every step: no frame of Python's for each.
     """
     plain, some = iter(held), _some(held)
     if not (_KINDS.issuperset(map(type, held)) and _STRIDED.issuperset(map(_LAYOUT, held))):
+        if any(map(is_lazy, held)):
+            return None
         plain, some = filter(_is_plain, plain), filter(_is_plain, some)
     stores = list(map(torch.Tensor.untyped_storage, some))
     addresses, sizes = map(_Storage.data_ptr, stores), map(_Storage.nbytes, stores)
@@ -222,8 +229,9 @@ def _written_of(held: Collection[nn.Parameter]) -> tuple[int, int]:
 
 
 def _is_plain(parameter: nn.Parameter) -> bool:
-    """Return True for a parameter with memory of its own: not sharded, not sparse."""
-    return type(parameter) is nn.Parameter and parameter.layout == torch.strided
+    """Return True for a parameter with memory of its own: not sharded, sparse or nested."""
+    plain = type(parameter) is nn.Parameter and parameter.layout == torch.strided
+    return plain and not parameter.is_nested
 
 
 def _some(held: Collection[nn.Parameter]) -> Iterator[nn.Parameter]:
