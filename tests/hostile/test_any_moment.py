@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -44,6 +45,7 @@ class Net(nn.Module):
         return Hungry.apply(self.linear(x)) + torch.ones({forward}, 1).sum()
 """
 MUCH = 10**9
+Interrupt = Callable[[signal.Signals, float], tuple[int, list[str]]]
 
 
 @contextmanager
@@ -87,38 +89,52 @@ def ends(words: Sequence[str], number: signal.Signals, moment: int) -> tuple[int
     return found.code, found.faults(), calls[0]
 
 
-def apart(
-    words: Sequence[str], number: signal.Signals, fraction: float, folder: Path
-) -> tuple[int, list[str]]:
-    """``ends`` in its own process, at this fraction of the calls of a run without the signal.
+@contextmanager
+def interrupted(words: Sequence[str], folder: Path) -> Iterator[Interrupt]:
+    """``ends`` at a fraction of the calls of a run without a signal, and what it ended with.
 
-    An interrupt may leave a mode of PyTorch's on, as it comes where the mode ends: the process is
-    over then.
+    In the copy of a process that has run the command: an interrupt may leave a mode of PyTorch's
+    on, as it comes where the mode ends, and the copy is over then.
     """
-    receives, sends = processes.context().Pipe(duplex=False)
-    process = processes.context().Process(
-        target=_interrupted, args=(sends, tuple(words), str(folder), number, fraction)
-    )
+    here, there = processes.context().Pipe()
+    process = processes.context().Process(target=_copies, args=(there, tuple(words), str(folder)))
     process.start()
-    sends.close()
-    code, faults = receives.recv()
-    process.join()
-    return code, faults
+    there.close()
+
+    def interrupt(number: signal.Signals, fraction: float) -> tuple[int, list[str]]:
+        here.send((number, fraction))
+        code, faults = here.recv()
+        return code, faults
+
+    with here:
+        yield interrupt
+        here.send(None)
+        process.join()
 
 
-def _interrupted(
-    answers: Connection, words: tuple[str, ...], folder: str, number: signal.Signals, at: float
-) -> None:
+def _copies(asked: Connection, words: tuple[str, ...], folder: str) -> None:
     os.chdir(folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     cli._Ending()
+    *_, calls = ends(words, signal.SIGINT, 0)
+    clear(Path(folder))
+    while (one := asked.recv()) is not None:
+        number, fraction = one
+        arguments = (asked, words, number, 1 + int(fraction * (calls - 1)))
+        copy = multiprocessing.get_context("fork").Process(target=_interrupted, args=arguments)
+        copy.start()
+        copy.join()
+        if copy.exitcode:
+            asked.send((copy.exitcode, []))
+
+
+def _interrupted(
+    answers: Connection, words: tuple[str, ...], number: signal.Signals, moment: int
+) -> None:
     found: tuple[int, list[str]] = (130, [])
-    try:
-        *_, calls = ends(words, signal.SIGINT, 0)
-        clear(Path(folder))
-        found = ends(words, number, 1 + int(at * (calls - 1)))[:2]
-    except KeyboardInterrupt:  # before or behind the command
-        pass
+    # Before or behind the command an interrupt is the interpreter's.
+    with suppress(KeyboardInterrupt):
+        found = ends(words, number, moment)[:2]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers.send(found)
 
@@ -144,33 +160,26 @@ def _check_whole(file: Path) -> None:
 def test_a_signal(command: str, folder: Path) -> None:
     file, words = COMMANDS[command]
     numbers = random.Random(command)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
-        fraction = numbers.random()
-        code, faults = apart(words, number, fraction, folder)
-        assert (code in (0, 130), faults) == (True, []), fraction
-        assert left(folder) in ([], [file]), fraction
-        assert left(folder) or code == 130, fraction
-        clear(folder)
+    with interrupted(words, folder) as interrupt:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            fraction = numbers.random()
+            code, faults = interrupt(number, fraction)
+            assert (code in (0, 130), faults) == (True, []), fraction
+            assert left(folder) in ([], [file]), fraction
+            assert left(folder) or code == 130, fraction
+            clear(folder)
 
 
 @pytest.mark.parametrize("command", ["inspect", "saliency", "export", "cache"])
 def test_a_kill(command: str, folder: Path) -> None:
     file, words = COMMANDS[command]
-    _, _, calls = ends(words, signal.SIGINT, 0)
-    clear(folder)
-    for moment in (random.Random(command).randrange(1, calls), calls * 98 // 100):
-        process = processes.context().Process(target=_killed, args=(words, str(folder), moment))
-        process.start()
-        process.join()
-        assert process.exitcode in (-signal.SIGKILL, 0)
-        clear(folder)
+    with interrupted(words, folder) as interrupt:
+        for fraction in (random.Random(command).random(), 0.98):
+            code, _ = interrupt(signal.SIGKILL, fraction)
+            assert code in (-signal.SIGKILL, 0)
+            clear(folder)
     assert gradscope(words).code == 0
     assert left(folder) == [file]
-
-
-def _killed(words: tuple[str, ...], folder: str, moment: int) -> None:
-    os.chdir(folder)
-    ends(words, signal.SIGKILL, moment)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])

@@ -11,7 +11,7 @@ import processes
 import pytest
 
 from hostile.commands import gradscope
-from hostile.test_any_moment import apart
+from hostile.test_any_moment import interrupted
 from hostile.test_faults import FAULTS, folder, left, saved
 
 __all__ = ["folder", "saved"]  # fixtures
@@ -57,9 +57,10 @@ def test_a_fault_of_what_only_reads(command: str, fault: str, folder: Path) -> N
 def test_a_signal_at_any_moment(command: str, folder: Path) -> None:
     words = READERS[command]
     numbers = random.Random(command)
-    for fraction in (numbers.random() for _ in range(3)):
-        code, faults = apart(words, signal.SIGINT, fraction, folder)
-        assert (code in (0, 130), faults, left(folder)) == (True, [], []), fraction
+    with interrupted(words, folder) as interrupt:
+        for fraction in (numbers.random() for _ in range(3)):
+            code, faults = interrupt(signal.SIGINT, fraction)
+            assert (code in (0, 130), faults, left(folder)) == (True, [], []), fraction
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

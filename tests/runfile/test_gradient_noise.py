@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import gradscope, python
+from training.ranks.launched import side_by_side
 
 from gradscope.records.training import GradientParts, RunNoise, TrainingStep
 from gradscope.reporters.tables.experiments import noise_of_run as words_of
@@ -171,14 +172,11 @@ dist.destroy_process_group()
 
 @pytest.mark.slow
 def test_ranks_have_the_norms_of_their_own_gradients(tmp_path: Path) -> None:
-
     (tmp_path / "train.py").write_text(RANKS)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     observed = ["-m", "gradscope", "run", "--quiet", "--every", "1", "-o", "run"]
-    done = python([*torchrun, *observed, "train.py", "observed"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    done = python([*torchrun, "train.py", "plain"], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    for words in ([*observed, "train.py", "observed"], ["train.py", "plain"]):
+        done = side_by_side(tmp_path, 2, *words)
+        assert done.returncode == 0, done.stderr
     norms = []
     for rank in (0, 1):
         content = [(tmp_path / f"{kind}-{rank}.json").read_text() for kind in ("observed", "plain")]
