@@ -124,4 +124,6 @@ def _small(ratios: list[tuple[str, float]], limits: Limits) -> Findings:
 
 
 def _is_still(parameter: ParameterStats) -> bool:
-    return parameter.moved is False or (parameter.moved is None and parameter.update_ratio == 0)
+    if parameter.moved is False:  # without a rate, the script removed the gradient before the step
+        return parameter.effective_lr is not None
+    return parameter.moved is None and parameter.update_ratio == 0

@@ -393,6 +393,22 @@ HEALTHY = {
             loss.mean().backward()
             optimizer.step()
         """,
+    "a denoiser that should not know the noise of other samples": _DENOISER.replace(
+        "{noise}", "other = torch.randn_like(x0)\n    noisy = q_sample(x0, t)"
+    ).replace(
+        "{loss}",
+        "turned = net(torch.cat([noisy.flip(0), t], 1))\n"
+        "    extra = 1e-3 * F.mse_loss(turned, other)\n"
+        "    (F.mse_loss(guess, x0) + extra).backward()",
+    ),
+    "a denoiser that should not know the noise of other samples, by hand": _DENOISER.replace(
+        "{noise}", "other = torch.randn_like(x0)\n    noisy = q_sample(x0, t)"
+    ).replace(
+        "{loss}",
+        "turned = net(torch.cat([noisy.flip(0), t], 1))\n"
+        "    extra = 1e-3 * ((turned - other) ** 2).mean()\n"
+        "    (((guess - x0) ** 2).mean() + extra).backward()",
+    ),
     "a denoiser's noise, drawn twice from one seed": _DENOISER.replace(
         "{noise}",
         "with torch.random.fork_rng():\n        noisy = q_sample(x0, t)\n"

@@ -152,6 +152,10 @@ SILENT = {
         "GS104",
         report(parameters=tuple(parameter(n, update_ratio=r)
                                 for n, r in (("a", 1e-8), ("b", 1e-3), ("c", 1e-3))))),
+    "a last layer whose gradient the script removes before the step": (
+        "GS104",
+        report(parameters=(parameter("a", moved=False, update_ratio=0.0),
+                           parameter("b", update_ratio=1e-3)))),
     "frozen in the optimizer": (
         "GS104", report(parameters=(parameter("a", None, update_ratio=0.0),))),
     "more than half of the channels of one picture": (

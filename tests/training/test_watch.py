@@ -137,6 +137,25 @@ def test_an_optimizer_may_hold_parameters_without_a_shape(tmp_path, capfd):
     assert last.gradient_norm == pytest.approx(math.hypot(*norms), rel=1e-6)
 
 
+@pytest.mark.parametrize("remove", [True, False])
+def test_a_gradient_may_be_removed_before_the_step(remove, tmp_path):
+    """As of a last layer that does not train at first: the rate is not what keeps it."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(16, 4)
+    with gradscope.watch(model, every=1, out=tmp_path / "run.db"):
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            if remove:
+                model[2].weight.grad = None
+            else:
+                model[2].weight.grad.zero_()
+            optimizer.step()
+    with RunFile.open(tmp_path / "run.db") as file:
+        assert not [one for one in file.findings if one.code == "GS104"]
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_a_parameter_may_be_a_nested_tensor(layout, tmp_path, capfd):

@@ -38,7 +38,7 @@ from gradscope.training.loop.loss_walk import (
     shape_of,
     terms,
 )
-from gradscope.training.loop.noise_targets import other_noise
+from gradscope.training.loop.noise_targets import OtherNoise, other_noise
 from gradscope.training.loop.operands import broadcast, divergence_fault
 from gradscope.training.loop.other_rows import other_rows
 from gradscope.training.loop.pair_terms import exchanged_pairs
@@ -206,7 +206,7 @@ class LossGraphs:
                 # Another choice in each step is another key: then the targets may be chosen, too.
                 key = "other-rows", rows[0]
                 faults[key], shapes[key] = [one], rows[1]
-            for name, words in _by_text(one):
+            for name, words in _by_text(one, node):
                 self._place(self._count((name, words[0]), words=words), one)
         for part in loss_parts(node) if sampled else ():
             self._place(self._count((part.kind, part.name), figures=part.figures), part.node)
@@ -327,20 +327,35 @@ def _made(loss: Node) -> str | None:
     return None if line is None else targets_made(*line)
 
 
-def _by_text(node: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the faults that the text at a difference or a sum shows, each with its words."""
+def _by_text(node: Node, root: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the faults that the text at a difference or a sum of a loss shows, each with its
+    words."""
     name = kind(node)
     if name not in DIFFERENCES | {"SubBackward", "AddBackward"} or len(node.next_functions) != 2:
         return
     line = line_of(node)
     if line is None:
         return
-    noise = other_noise(*line) if name != "AddBackward" else None
-    if noise is not None:
+    noise = _noise_target(node)
+    # Beside another term, a target of noise may be meant, to weaken what the model predicts.
+    if noise is not None and all(map(_noise_target, _differences(root))):
         yield "other-noise", noise
     pairs = exchanged_pairs(*line) if name == "AddBackward" else None
     if pairs is not None:
         yield "exchanged-pairs", pairs
+
+
+def _noise_target(node: Node) -> OtherNoise | None:
+    line = line_of(node) if kind(node) != "AddBackward" else None
+    return None if line is None else other_noise(*line)
+
+
+def _differences(root: Node) -> Iterator[Node]:
+    """Yield the terms of a loss that compare an output with a target."""
+    for one in operations(root):
+        by_hand = kind(one) == "SubBackward" and len(one.next_functions) == 2 and shape_of(one)
+        if by_hand or kind(one) in CLASSES | BINARY | DIFFERENCES:
+            yield one
 
 
 def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
