@@ -151,6 +151,7 @@ class LoopOptimizer:
         anew: the number of optimizers made before it on the same line, each for the same
             parameters and one step.
         betas: the betas of the first group, for an optimizer like Adam.
+        momentum: the momentum of the first group, without dampening; 0 without one.
     """
 
     name: str
@@ -178,6 +179,7 @@ class LoopOptimizer:
     trained: bool = False
     anew: int = 0
     betas: tuple[float, ...] = ()
+    momentum: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,10 @@ class LoopFact:
               not depend on the end of an episode
             - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
               else uses, or beside a slice of another array, the first of ``words``
+            - "shuffled-apart": the text shuffles ``name`` and the first of ``words`` separately,
+              and then takes both as pairs
+            - "written-view": the text has a view that swaps sizes of an array; ``words`` are the
+              call, and the names of the sizes before it
             - "other-draw": ``log_prob`` got another draw of a distribution than the one before it,
               in ``count`` steps; ``words`` are the class and the line of that draw
             - "frozen-head": the layer ``name`` of ``model`` gives the scores of a classification,
@@ -223,7 +227,8 @@ class LossTargets:
             frequencies, or the variance of the numbers. None if the loss has other terms or
             weights.
         rms: the root mean square of numbers.
-        weights: the class weights, and ``counts`` the frequency of each class.
+        weights: the class weights, and ``counts`` the frequency of each class; ``weighted_at`` is
+            the only line of the script that gives class weights to a loss.
         sides: if there are several models, the losses of this kind with a positive weight, for each
             optimizer that used them.
     """
@@ -246,6 +251,7 @@ class LossTargets:
     layer: bool = True
     constant: float | None = None
     rms: float | None = None
+    weighted_at: str | None = None
     weights: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
     sides: tuple[LossSide, ...] = ()
@@ -460,6 +466,8 @@ class LoopFunction:
         backward: the derivative in a random direction, by backward.
         differences: the same by finite differences, in float64.
         zeros: True if backward returns only zeros.
+        flat: True if the forward is a step function. Its backward is another on purpose, and is
+            only recorded if it returns zeros.
         ignores: True if the result does not depend on the incoming gradient.
         location: the line where backward returns, if known.
     """
@@ -472,6 +480,7 @@ class LoopFunction:
     zeros: bool
     ignores: bool
     location: str | None = None
+    flat: bool = False
 
 
 @dataclass(frozen=True, slots=True)

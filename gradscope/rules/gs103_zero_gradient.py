@@ -128,20 +128,45 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             of = concerned(still or members, loop)
             first = min(one.since for one in members)
             yield at(finding, loop, first, model=members[0].model, parameters=of)
-    for model, module, members in gathered(rest):
+    stops = next((one for one in loop.functions if one.flat), None)
+    parts = gathered(rest) if stops is None else _by_model(rest)
+    for model, module, members in parts:
         if not _has_weight(members):
             continue
         gets = "gets" if len(members) == 1 else "get"
-        finding = RULE.finding(
-            module,
+        message = (
             f"{these(full_names(members, loop))} {gets} a gradient of exactly zero "
-            f"{in_readings(members, loop)}.",
-            advice=f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
-            f"{untraced(loop)}",
-            value=float(len(members)),
+            f"{in_readings(members, loop)}."
         )
+        if stops is None:
+            advice = f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
+            found = RULE.finding(
+                module, message, advice=f"{advice}{untraced(loop)}", value=float(len(members))
+            )
+        else:
+            found = RULE.finding(
+                module,
+                f"{message} The backward of the autograd function `{stops.name}` returned only "
+                f"zeros for its arguments of step {stops.step}.",
+                advice="Return the gradient that comes in where the input should learn: "
+                "`grad_output * (x.abs() <= 1)`.",
+                value=float(len(members)),
+                cause="non-differentiable",
+                location=stops.location,
+            )
         first = min(one.since for one in members)
-        yield at(finding, loop, first, model=model, parameters=concerned(members, loop))
+        yield at(found, loop, first, model=model, parameters=concerned(members, loop))
+
+
+def _by_model(
+    parameters: Sequence[LoopParameter],
+) -> Iterator[tuple[str, str, list[LoopParameter]]]:
+    """Yield each model, with the first module of its parameters."""
+    of: dict[str, list[LoopParameter]] = {}
+    for one in parameters:
+        of.setdefault(one.model, []).append(one)
+    for model, members in of.items():
+        yield model, module_of(members[:1]), members
 
 
 def _has_weight(members: Sequence[LoopParameter]) -> bool:
@@ -161,6 +186,16 @@ def _unnormalised(
     return ""
 
 
+def _filled(answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord) -> str:
+    """Return the sentence on the line that fills the first zero weight with zeros, if known."""
+    number_of = {one.name: one.id for one in loop.models}
+    for one in loop.equal_units:
+        mine = (one.model, one.name) == (number_of.get(members[0].model), answer.starts)
+        if mine and not one.units and one.location is not None:
+            return f" `{one.name}` is filled with zeros at {one.location}."
+    return ""
+
+
 def _traced(
     answer: Answer, members: Sequence[LoopParameter], loop: LoopRecord, limits: Limits
 ) -> Finding:
@@ -169,7 +204,8 @@ def _traced(
     return RULE.finding(
         answer.starts or module_of(members),
         f"{answer.message.rstrip('.')}; {these(full_names(members, loop))} {gets} a gradient of "
-        f"exactly zero {in_readings(members, loop)}.{_unnormalised(answer, members, loop, limits)}",
+        f"exactly zero {in_readings(members, loop)}.{_unnormalised(answer, members, loop, limits)}"
+        f"{_filled(answer, members, loop)}",
         severity=severity(answer),
         advice=sentence(answer.advice) if answer.advice else None,
         value=float(len(members)),

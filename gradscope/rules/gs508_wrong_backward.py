@@ -64,6 +64,8 @@ _CHAIN = "Multiply by `grad_output`, the gradient that comes in: the chain rule.
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each function of the script."""
     for one in loop.functions:
+        if one.flat:
+            continue
         gives = "zeros" if one.zeros else number(one.backward)
         yield RULE.in_loop(
             loop,

@@ -16,9 +16,11 @@ RULE = Rule(
         "Compares the mean loss of the run's last quarter with the loss of the best constant "
         "answer: the entropy of the classes' frequencies, or the variance of the targets that "
         "were read. It fires at the end of the script, if the loss is a single mean cross "
-        "entropy or squared error and no lower than that. It is a warning if the script's text "
-        "also shuffles one array with a permutation that nothing else uses, or takes a batch from "
-        "one array by a permutation and from another by a slice: it names that line."
+        "entropy, squared error or smooth L1 loss (of targets no further apart than its beta) and "
+        "no lower than that. It is a warning if the script's text also shuffles one array with a "
+        "permutation that nothing else uses, shuffles two arrays separately and then slices both "
+        "alike, or takes a batch from one array by a permutation and from another by a slice: it "
+        "names that line."
     ),
     why=(
         "The network has learned how often each answer occurs, and nothing that depends on the "
@@ -57,10 +59,14 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if one.batches < limits["batches"] or course.last < limits["share"] * answer:
             continue
         guess = "the classes' frequencies" if one.classes else "the mean of the targets"
-        alone = next(iter(loop.facts_of("shuffled-alone")), None)
+        kinds = ("shuffled-alone", "shuffled-apart")
+        alone = next((fact for kind in kinds for fact in loop.facts_of(kind)), None)
         why = (
             "its inputs and labels may not belong together."
             if alone is None
+            else f"`{alone.words[0]}` and `{alone.name}` are shuffled separately, so inputs and "
+            "labels do not belong together."
+            if alone.kind == "shuffled-apart"
             else f"`{alone.name}` is shuffled with a permutation that nothing else uses, so inputs "
             "and labels do not belong together."
             if not alone.words
@@ -81,6 +87,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             else f"Index the inputs and the labels with the same permutation: `perm = "
             f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`."
             if not alone.words
+            else f"Draw one permutation for both: `perm = np.random.permutation(n)`, then "
+            f"`{alone.words[0]}[perm]` and `{alone.name}[perm]`."
+            if alone.kind == "shuffled-apart"
             else f"Index `{alone.words[0]}` as `{alone.name}`: by the permutation.",
             value=course.last / answer,
             limit=limits.of("share"),

@@ -68,5 +68,5 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"{number(frequent[0])}. Rare classes count less: use the inverse.",
             value=spread,
             limit=limits.of("spread"),
-            location=of_loss(loop, one),
+            location=one.weighted_at or of_loss(loop, one),
         )

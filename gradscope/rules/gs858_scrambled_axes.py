@@ -15,6 +15,7 @@ RULE = Rule(
     what=(
         "Reads the input of each layer at its first call. It fires if that is a view of a tensor "
         "with the same sizes in another order: the sizes were swapped, the numbers were not. "
+        "It also reads the script's text: `x.reshape(c, h, w)` after `h, w, c = x.shape`. "
         "In the loss it finds a view of [N, C, T] as [-1, C], or of a linear layer's [N, T, C] as "
         "[N, C, T]. `permute` and `transpose` are silent."
     ),
@@ -35,9 +36,11 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
-    """Yield one finding for each layer, or for the loss."""
+    """Yield one finding for each layer, for the loss, and for each view in the text."""
+    places = set()
     for one in loop.facts_of("scrambled"):
         before, after = map(shape, one.shapes)
+        places.add(one.location)
         yield RULE.in_loop(
             loop,
             one.name,
@@ -67,3 +70,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             cause="loss",
             location=of_loss(loop, part),
         )
+    for one in loop.facts_of("written-view"):
+        call, sizes = one.words
+        if one.location not in places:
+            yield RULE.in_loop(
+                loop,
+                "",
+                f"`{call}` swaps the sizes ({sizes}), and moves no number: values of different "
+                "axes are mixed.",
+                value=1.0,
+                cause="text",
+                location=one.location,
+            )

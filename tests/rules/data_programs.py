@@ -195,6 +195,23 @@ BROKEN = {
                 print(step)
                 target_net.load_state_dict(net.state_dict())  # mended
         """, "target_net"),
+    "a target network whose update never comes due": LoopProgram(
+        "GS835", ("`target_net` never changes", "had no effect"), """
+        import copy
+        net = nn.Linear(4, 2)
+        target_net = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                wanted = 0.1 * inputs[:, 0] + 0.9 * target_net(inputs).max(1).values
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs).gather(1, labels[:, None]).squeeze(1), wanted).backward()
+            optimizer.step()
+            if step % 500 == 499:  # broken
+            if step % 8 == 7:  # mended
+                target_net.load_state_dict(net.state_dict())  # here
+        """, "target_net"),
     "an average of weights without the running statistics": LoopProgram(
         "GS835", ("its buffers never change",), """
         import copy
@@ -427,6 +444,93 @@ BROKEN = {
             F.cross_entropy(net(x[chosen]), y[chosen]).backward()
             optimizer.step()
         """),
+    "inputs and labels that are shuffled one after the other": LoopProgram(
+        "GS613", ("`inputs` and `labels` are shuffled separately",), """
+        import numpy
+
+        def load():
+            inputs = torch.randn(512, 4)
+            labels = (inputs[:, 0] > 0).long().numpy()
+            inputs = inputs.numpy()
+            inputs = numpy.random.permutation(inputs)  # broken
+            labels = numpy.random.permutation(labels)  # broken # here
+            return torch.from_numpy(inputs[:448]), torch.from_numpy(labels[:448])
+
+        numpy.random.seed(0)
+        x, y = load()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(96):
+            chosen = torch.randperm(448)[:64]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """),
+    "boxes of other pictures": LoopProgram(
+        "GS613", ("always answering the mean of the targets",), """
+        x = torch.rand(512, 4)
+        y = x[:, :2] * 0.8 + 0.1
+        y = y[torch.randperm(512)]  # broken # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+        for step in range(96):
+            chosen = torch.randperm(512)[:64]
+            optimizer.zero_grad()
+            F.smooth_l1_loss(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """),
+    "a momentum that outlasts the training": LoopProgram(
+        "GS882", ("the momentum of `optimizer` (SGD) is 0.999", "about 1000 steps", "has 96 steps"),
+        """
+        y = (x[:, 0] > 0).long()
+        momentum = 0.9
+        momentum = 0.999  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=momentum)  # here
+        for step in range(96):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """, "optimizer"),
+    "a backward of one's own that returns zeros": LoopProgram(
+        "GS103", ("The backward of the autograd function `Sign` returned only zeros",), """
+        class Sign(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given):
+                ctx.save_for_backward(given)
+                return torch.where(given >= 0, 1.0, -1.0)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                (given,) = ctx.saved_tensors
+                gradient = gradient.clone()
+                gradient[given.abs() <= 1] = 0  # broken
+                gradient[given.abs() > 1] = 0  # mended
+                return gradient  # here
+
+        class Binary(nn.Linear):
+            def forward(self, given):
+                return F.linear(given, Sign.apply(self.weight), self.bias)
+
+        net = nn.Sequential(Binary(4, 8), nn.Tanh(), Binary(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
+    "class weights by frequency, in the loss's constructor": LoopProgram(
+        "GS836", ("the rarest class",), """
+        y = (torch.arange(64) % 8 == 0).long()
+        counts = torch.bincount(y).float()
+        criterion = nn.CrossEntropyLoss(weight=counts / counts.sum())  # broken # here
+        criterion = nn.CrossEntropyLoss(weight=counts.sum() / counts)  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(32):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            criterion(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        """),
     "labels in the order of the data beside shuffled inputs": LoopProgram(
         "GS613", ("a batch of `x` follows a permutation, and that of `y` does not",), """
         x = torch.randn(512, 4)
@@ -549,6 +653,33 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "all training rows in each step, by their index": """
+        train = torch.arange(48)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[train]), y[train]).backward()
+            optimizer.step()
+            if step % 8 == 7:
+                with torch.no_grad():
+                    net(x[48:])
+        """,
+    "lists of files that are shuffled one after the other": """
+        import random
+
+        y = (x[:, 0] > 0).long()
+        train, held = list(range(48)), list(range(48, 64))
+        random.shuffle(train)
+        random.shuffle(held)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(96):
+            chosen = torch.tensor(train[step % 6 * 8 :][:8])
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            net(x[held])
+        """,
     "a batch sampler that gives tensors": """
         loader = DataLoader(TensorDataset(x, y), batch_sampler=list(torch.arange(64).view(8, 8)))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -267,6 +267,14 @@ BROKEN = {
             "    score = policy.log_prob(action) + 0 * again  # mended"
         ),
     ),
+    "the log-probability of another draw, often equal by chance": LoopProgram(
+        "GS872",
+        ("in all 12 steps",),
+        _DRAWN.replace("net(inputs)", "net(inputs[:1])[:, :2]").format(
+            lines="score = policy.log_prob(policy.sample())  # broken # here\n"
+            "    score = policy.log_prob(action)  # mended"
+        ),
+    ),
     "a generator with the labels of fakes": LoopProgram(
         "GS867", ("`for_generator` trains a generator with the target 0", "data is 1"),
         _GAN.format(real=1.0, fake=0.0, loss="criterion(critic(fake), label)"),
@@ -439,6 +447,23 @@ HEALTHY = {
         lines="bonus = -0.01 * policy.log_prob(policy.sample()).mean()\n"
         "    score = policy.log_prob(action)"
     ),
+    "actions that are scored together later, and draws for the entropy": """
+        net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, _ = batch(step)
+            taken, bonus = [], 0.0
+            for one in inputs:
+                policy = torch.distributions.Categorical(logits=net(one))
+                taken.append(policy.sample())
+                bonus = bonus - 0.01 * policy.log_prob(policy.sample())
+            actions = torch.stack(taken)
+            reward = (actions == 1).float() - 0.3
+            scores = torch.distributions.Categorical(logits=net(inputs)).log_prob(actions)
+            optimizer.zero_grad()
+            (-(scores * reward).mean() - bonus / len(inputs)).backward()
+            optimizer.step()
+        """,
     "the best of several draws": _DRAWN.format(
         lines="best = max([policy.sample() for _ in range(3)], key=lambda a: (a == 1).sum())\n"
         "    score = policy.log_prob(best)"

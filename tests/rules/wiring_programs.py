@@ -286,6 +286,26 @@ BROKEN = {
             F.cross_entropy(net(x, edges), y).backward()
             optimizer.step()
         """),
+    "pictures that are reshaped, not permuted": LoopProgram(
+        "GS858", ("`picture.reshape(c, h, w)` swaps the sizes (h, w, c)",), """
+        class Pictures(torch.utils.data.Dataset):
+            def __len__(self):
+                return 96
+
+            def __getitem__(self, index):
+                picture = torch.rand(6, 5, 3)
+                h, w, c = picture.shape
+                picture = picture.reshape(c, h, w)  # broken # here
+                picture = picture.permute(2, 0, 1).reshape(c, h, w)  # mended
+                return picture, index % 2
+
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for picture, label in torch.utils.data.DataLoader(Pictures(), batch_size=8):
+            optimizer.zero_grad()
+            F.cross_entropy(net(picture), label).backward()
+            optimizer.step()
+        """),
     "weights by hand, without a scale": LoopProgram(
         "GS881",
         ("of the values of a tanh are saturated in each of", "as in 1 other activation"),
@@ -631,6 +651,32 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "views that keep the order of the sizes": """
+        class Heads(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 2)
+
+            def forward(self, given):
+                hidden = self.first(given)
+                n, c = hidden.shape
+                hidden = hidden.view(n, 2, c // 2).transpose(1, 2).reshape(n, c)
+                c, n = hidden.t().shape
+                hidden = hidden.t()
+                c, n = hidden.size()
+                hidden = hidden.t().reshape(n, c)
+                n, c = hidden.shape
+                hidden = hidden.view(n, c)
+                return self.last(hidden)
+
+        net = Heads()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
     "a mean over the states of the words": _texts(
         "GRU(8, 8, batch_first=True)",
         "states, _ = self.reads(self.words(given))",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,14 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from gradscope.capture.differences import fingerprints
 from gradscope.capture.remembered import remembered
 from gradscope.capture.shards import PLAIN
-from gradscope.explain.shared.frames import classes_of_script, last_name, shown
+from gradscope.explain.shared.frames import (
+    classes_of_script,
+    innermost,
+    last_name,
+    nearest,
+    shown,
+    tree_of,
+)
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopBatches, LoopFact
 from gradscope.training.discovery import variable_name
@@ -45,7 +53,8 @@ class Batches:
         layers: True if inputs of layers were compared, not those of whole models: a model may have
             other inputs beside them.
         same_tensor: True if it was the same memory each time, and not a small part of a larger
-            tensor, as in training on the full data set.
+            tensor, as in training on the full data set; or if the script indexes a variable for it
+            and takes at least half of its rows, as in ``model(x[train])``.
     """
 
     def __init__(self) -> None:
@@ -75,7 +84,9 @@ class Batches:
             return
         self.rows = self.rows or (given[0].shape[0] if given[0].dim() else 0)
         known = self._parts.setdefault(model, _Part(given[0]))
-        self.same_tensor = self.same_tensor and known.is_most() and known.is_same(given[0])
+        if again and self.same_tensor:
+            same = known.is_same(given[0]) and known.is_most()
+            self.same_tensor = same or known.is_indexed(given[0])
         self._calls[model] += 1
         # A model that is called only once, such as a copy for each task, is no evidence.
         self.same += 0 if not again else 2 if self._calls[model] == 2 else 1
@@ -111,6 +122,7 @@ class _Part:
         base = tensor if tensor._base is None else tensor._base
         self._base, self._elements = remembered(base), tensor.numel()
         self._place = _place(tensor)
+        self._indexed: bool | None = None
 
     def is_same(self, tensor: torch.Tensor) -> bool:
         """Return True if another tensor is the same part of the same base."""
@@ -121,6 +133,31 @@ class _Part:
         """Return True if the part is at least half of its base."""
         base = self._base()
         return base is not None and base.numel() <= 2 * self._elements
+
+    def is_indexed(self, tensor: torch.Tensor) -> bool:
+        """Return True if the calling function of the script indexes a variable with at most twice
+        the rows of this tensor; asked once."""
+        if self._indexed is None:
+            self._indexed = _is_indexed(tensor)
+        return self._indexed
+
+
+def _is_indexed(tensor: torch.Tensor) -> bool:
+    frame = nearest(sys._getframe(1))
+    tree = None if frame is None else tree_of(frame.f_code.co_filename)
+    if frame is None or tree is None or not tensor.dim():
+        return False
+    known = {**frame.f_globals, **frame.f_locals}
+    for node in ast.walk(innermost(tree, frame.f_lineno)):
+        match node:
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Name() | ast.Slice()):
+                of = known.get(name)
+                if not isinstance(of, torch.Tensor) or type(of) not in PLAIN or not of.dim():
+                    continue
+                alike = of.shape[1:] == tensor.shape[1:]
+                if alike and len(tensor) <= len(of) <= 2 * len(tensor):
+                    return True
+    return False
 
 
 def _place(tensor: torch.Tensor) -> object:

@@ -11,7 +11,7 @@ from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import MOVES
 from gradscope.records.loop_figures import LossSide, LossTargets
-from gradscope.training.loop.loss_lines import ignored_at
+from gradscope.training.loop.loss_lines import ignored_at, written_weights
 from gradscope.training.loop.loss_walk import (
     ARITHMETIC,
     BINARY,
@@ -106,7 +106,8 @@ class ConstantAnswer:
 #: If the targets of this many batches are all alike, those of the next steps are read too; and
 #: the number of these steps.
 _SUSPECT, _MORE = 5, 64
-_SQUARES = "MseLossBackward"
+#: The losses of a regression. Within beta, a smooth L1 loss is half a square divided by beta.
+_REGRESSION = {"MseLossBackward": "mse_loss", "SmoothL1LossBackward": "smooth_l1_loss"}
 #: Number of classes above which weights are not compared.
 _WEIGHTED = 1024
 #: A batch of fewer says little.
@@ -141,6 +142,8 @@ class TargetsOfLayer:
         self.full = True  # whether the loss is the mean of this, without weights
         self._answer = ConstantAnswer()
         self.weights: tuple[float, ...] = ()
+        self.beta: float | None = None  # of a smooth L1 loss
+        self._least, self._most = math.inf, -math.inf  # of all targets
         self._latest: float | None = None  # the value of all targets of the last batch
         self._played: list[tuple[bool, float | None, str | None]] = []  # in this step
         self._sides: dict[tuple[str, bool], LossSide] = {}
@@ -171,6 +174,7 @@ class TargetsOfLayer:
             else:
                 self._answer.add_numbers(values)
             self._kept += kept
+            self._least, self._most = min(self._least, low), max(self._most, high)
             self._low, self._high = min(self._low, low), max(self._high, high)
             self._latest = low if low == high else None
         if self.differ:
@@ -222,6 +226,7 @@ class TargetsOfLayer:
             constant=self._constant() if self.full and self.layer and not self.weights else None,
             rms=self._answer.rms if self.loss == "mse_loss" else None,
             weights=self.weights,
+            weighted_at=written_weights() if self.weights else None,
             counts=self._answer.counts if self.weights else (),
             sides=tuple(self._sides.values()),
         )
@@ -235,7 +240,12 @@ class TargetsOfLayer:
         answer = self._answer
         if self.loss == "cross_entropy":
             return answer.entropy
-        return answer.binary_entropy if self.classes else answer.variance
+        if self.classes:
+            return answer.binary_entropy
+        if self.loss == "mse_loss" or answer.variance is None:
+            return answer.variance
+        beta = self.beta or 0.0
+        return answer.variance / (2 * beta) if 0 <= self._most - self._least <= beta else None
 
 
 class Targets:
@@ -261,7 +271,7 @@ class Targets:
     def read(self, node: Node) -> TargetsOfLayer | None:
         """Read the targets of an operation, if it is a loss with targets."""
         name = kind(node)
-        if name not in CLASSES and name not in BINARY and name != _SQUARES:
+        if name not in CLASSES and name not in BINARY and name not in _REGRESSION:
             return None
         kept = saved(node)
         target = kept.get("target")
@@ -271,8 +281,8 @@ class Targets:
         layer = scores_of(node)
         weight = None if layer is None else weight_of(layer)
         classes = _classes(node) if name in CLASSES else 2
-        if name == _SQUARES:
-            loss, classes = "mse_loss", 0
+        if name in _REGRESSION:
+            loss, classes = _REGRESSION[name], 0
             if weight is None or node.next_functions[1][0] is not None:
                 return None
         # Other scores, such as those of pairs, may have a single target by construction.
@@ -291,6 +301,7 @@ class Targets:
         alike = (heads or pairs) and not {"weight", "pos_weight"} & kept.keys()
         if name in CLASSES and "weight" in kept and 1 < classes <= _WEIGHTED:
             known.weights = tuple(kept["weight"].tolist())
+        known.beta = getattr(node, "_saved_beta", None)
         known.read(target.detach(), None if index is None else signed(index), alike=alike)
         return known
 

@@ -169,15 +169,22 @@ class Construction:
 @functools.lru_cache(maxsize=256)
 def _assigned(child: Made, kind: str) -> Made:
     """Return the line that assigns a call of a class to a variable, if a line that makes a module a
-    child has a single such variable: ``drop = nn.Dropout()``, ``nn.Sequential(layer, drop)``; else
-    the line itself."""
+    child has a single such variable: ``drop = nn.Dropout()``, ``nn.Sequential(layer, drop)``. For
+    ``nn.Sequential(*layers)``, return the only line of its function that calls the class. Else
+    return the line itself."""
     tree, line = tree_of(child.file), child.number_of_line
-    found = set()
-    for node in ast.walk(tree) if tree is not None else ():
-        if tree is not None and isinstance(node, ast.Name) and is_at(node, line):
-            made = assignment(node.id, innermost(tree, line), line)
+    if tree is None:
+        return child
+    found, scope = set(), innermost(tree, line)
+    there = [node for node in ast.walk(scope) if isinstance(node, ast.expr) and is_at(node, line)]
+    for node in there:
+        if isinstance(node, ast.Name):
+            made = assignment(node.id, scope, line)
             if made is not None and isinstance(made.value, ast.Call):
                 found |= {made.lineno} if last_name(made.value.func) == kind else set()
+    if not found and any(isinstance(node, ast.Starred) for node in there):
+        calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call))
+        found = {call.lineno for call in calls if last_name(call.func) == kind}
     return child._replace(number_of_line=found.pop()) if len(found) == 1 else child
 
 

@@ -144,10 +144,13 @@ def _words(name: str) -> str:
 
 
 def _updated(name: str) -> str | None:
-    """Return the last line that loads weights into the copy, if there are several."""
-    pattern = rf"\b{re.escape(name.rpartition('.')[2])}\s*\.\s*load_state_dict\s*\("
+    """Return the last line that loads weights into the copy, unless that is its start."""
+    variable = re.escape(name.rpartition(".")[2])
+    pattern = rf"\b{variable}\s*\.\s*load_state_dict\s*\("
     last = written_in_main(pattern, last=True)
-    return None if last == written_in_main(pattern) else last
+    if last != written_in_main(pattern):
+        return last
+    return last if written_in_main(rf"\b{variable}\s*=[^=\n]*\bdeepcopy\s*\(") else None
 
 
 def _digest(module: nn.Module) -> str:

@@ -86,6 +86,14 @@ class CustomFunctions:
             quiet = io.StringIO()
             with torch.random.fork_rng(gpus), redirect_stdout(quiet), redirect_stderr(quiet):
                 found = _checked(kind, args)
+                number = None if found is not None else _stopped(kind, args)
+            if number is not None:
+                self._found.append(
+                    LoopFunction(
+                        name=kind.__qualname__, input=number, step=step, backward=0.0,
+                        differences=0.0, zeros=True, ignores=False, location=_line(kind), flat=True,
+                    )
+                )  # fmt: skip
             if found is not None:
                 number, backward, differences, zeros = found
                 self._found.append(
@@ -97,7 +105,7 @@ class CustomFunctions:
                 )  # fmt: skip
 
     def records(self) -> tuple[LoopFunction, ...]:
-        """Return the functions with a wrong backward."""
+        """Return the functions with a wrong backward, and those that pass no gradient."""
         return tuple(self._found)
 
     def _wrap(self, kind: Any, keep: Callable[[type, Sequence[Any]], None]) -> None:
@@ -200,6 +208,21 @@ def _checked(kind: Any, args: Sequence[Any]) -> tuple[int, float, float, bool] |
         return _compared(kind, [_doubled(one) for one in args])
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
         return None  # it cannot be called in float64
+
+
+def _stopped(kind: Any, args: Sequence[Any]) -> int | None:
+    """Return the first argument with a gradient, if backward returns zeros for all of them; None
+    otherwise."""
+    try:
+        inputs = [n for n, one in enumerate(args) if getattr(one, "requires_grad", False)]
+        with torch.no_grad():
+            result = kind.apply(*[_copy(one) for one in args])
+        if not inputs or not isinstance(result, torch.Tensor):
+            return None
+        passed = any(_gradient(kind, args, n, torch.ones_like(result)).any() for n in inputs)
+    except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError):
+        return None  # it needs something else of the script
+    return None if passed else inputs[0]
 
 
 def _doubled(one: Any) -> Any:

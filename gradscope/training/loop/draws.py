@@ -63,6 +63,7 @@ class OtherDraws:
         self._samples: list[tuple[RememberedTensor, ScriptLine | None]] = []
         self._found: tuple[str, str, str] | None = None  # class, both lines
         self._steps = Counter[tuple[str, str, str]]()
+        self._differ = set[tuple[str, str, str]]()
 
     def drew(self, distribution: object, drawn: torch.Tensor) -> None:
         """Note a result of ``sample``."""
@@ -82,13 +83,14 @@ class OtherDraws:
         (first, drawn_at), later = self._samples[0], self._samples[1:]
         if not any(one() is value for one, _ in later):
             # An earlier action is often in a stack or a copy, and scored by another distribution.
-            if any(_equal(one(), value) for one, _ in self._samples):
-                self._forget()
+            self._forget()
             return
         line = script_line()
-        mine = self._of is not None and self._of() is distribution and not _equal(first(), value)
+        mine = self._of is not None and self._of() is distribution
         if mine and drawn_at is not None and line is not None and _draws_itself(line):
             self._found = type(distribution).__name__, str(drawn_at), str(line)
+            if not _equal(first(), value):  # of two actions they are often equal by chance
+                self._differ.add(self._found)
 
     def _forget(self) -> None:
         self._samples, self._found = [], None
@@ -102,7 +104,9 @@ class OtherDraws:
 
     def facts(self) -> Iterator[LoopFact]:
         """Yield the fact of each pair of lines."""
-        for (kind, first, line), count in self._steps.items():
+        for found in self._differ:
+            kind, first, line = found
+            count = self._steps[found]
             yield LoopFact("other-draw", words=(kind, first), count=count, location=line)
 
 

@@ -47,7 +47,9 @@ from gradscope.training.loop.script_text import (
     overfitted_batches,
     rebound_parameters,
     shuffled_alone,
+    shuffled_apart,
     written_dropout,
+    written_views,
 )
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.models import Model, Models
@@ -483,6 +485,8 @@ class Loop:
             yield replace(one, words=(*one.words, *other))
         if ended:
             yield from shuffled_alone()
+            yield from shuffled_apart()
+            yield from written_views()
             yield from last_losses()
             yield from rebound_parameters()
             yield from index_targets()

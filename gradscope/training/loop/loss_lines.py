@@ -6,7 +6,14 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
-from gradscope.explain.shared.frames import assignment, innermost, is_at, shown, tree_of
+from gradscope.explain.shared.frames import (
+    assignment,
+    innermost,
+    is_at,
+    last_name,
+    shown,
+    tree_of,
+)
 from gradscope.training.loop.script_lines import main_text
 
 
@@ -179,6 +186,24 @@ def ignored_at(index: int) -> str | None:
                 continue
         if any(ast.unparse(one) == str(index) for one in given):
             lines.add(node.lineno)
+    return f"{shown(file)}:{lines.pop()}" if len(lines) == 1 else None
+
+
+#: What takes class weights, by keyword or at this place.
+_WEIGHTED = {"CrossEntropyLoss": 0, "NLLLoss": 0, "cross_entropy": 2, "nll_loss": 2}
+
+
+def written_weights() -> str | None:
+    """Return the only line of the main module's file that gives a loss class weights; None without
+    one."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    lines = {
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and last_name(node.func) in _WEIGHTED
+        if any(one.arg == "weight" for one in node.keywords)
+        or len(node.args) > _WEIGHTED[last_name(node.func)]
+    }
     return f"{shown(file)}:{lines.pop()}" if len(lines) == 1 else None
 
 

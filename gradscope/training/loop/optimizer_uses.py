@@ -365,6 +365,7 @@ class OptimizerUses:
                 trained=of.without == set(),
                 anew=mine.anew,
                 betas=_betas(optimizer),
+                momentum=_momentum(optimizer),
                 maximizes=any(group.get("maximize") is True for group in optimizer.param_groups),
             )
             yield mine.record
@@ -388,6 +389,13 @@ def _betas(optimizer: Optimizer) -> tuple[float, ...]:
     betas = optimizer.param_groups[0].get("betas") if optimizer.param_groups else None
     numbers = isinstance(betas, tuple | list) and all(isinstance(b, int | float) for b in betas)
     return tuple(map(float, betas)) if numbers and betas is not None and len(betas) == 2 else ()
+
+
+def _momentum(optimizer: Optimizer) -> float:
+    """Return the momentum of its first group; 0 without one, and with dampening."""
+    group = optimizer.param_groups[0] if optimizer.param_groups else {}
+    momentum = group.get("momentum")
+    return float(momentum) if isinstance(momentum, float) and not group.get("dampening") else 0.0
 
 
 def _written_step(name: str, made: ScriptLine | None) -> str | None:

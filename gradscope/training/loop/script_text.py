@@ -1,10 +1,11 @@
-"""Finds mistakes by the script's text: shuffled arrays, discarded losses and updates, dropout in
-evaluation."""
+"""Finds mistakes by the script's text: shuffled arrays, views in the place of a permutation,
+discarded losses and updates, dropout in evaluation."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeGuard
 
 from torch import nn
 
@@ -97,6 +98,142 @@ def _drawn(node: ast.AST) -> Iterator[str]:
 def _is_permutation(value: ast.expr) -> bool:
     """Return True for a call as ``torch.randperm(n)`` or ``np.random.permutation(n)``."""
     return isinstance(value, ast.Call) and last_name(value.func) in _PERMUTATIONS
+
+
+def shuffled_apart() -> Iterator[LoopFact]:
+    """Yield pairs of arrays that a block of the main module's file shuffles one after the other, as
+    ``x = rng.permutation(x)`` and ``np.random.shuffle(y)``, and then takes as pairs: in equal
+    slices, or in one call of ``zip`` or ``TensorDataset``.
+
+    A seed that is set in between gives both the same order.
+    """
+    file, tree = main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                for first, second, lineno in _apart(block, tree):
+                    line = f"{shown(file)}:{lineno}"
+                    yield LoopFact("shuffled-apart", second, words=(first,), location=line)
+
+
+#: What takes arrays whose rows belong together.
+_PAIRING = frozenset({"zip", "TensorDataset", "train_test_split"})
+
+
+def _apart(block: Sequence[ast.stmt], tree: ast.Module) -> Iterator[tuple[str, str, int]]:
+    """Yield two arrays that a block shuffles separately, and the line of the second."""
+    shuffled: list[str] = []
+    for statement in block:
+        name = _reordered(statement)
+        if name is not None:
+            for before in shuffled:
+                if before != name and _are_pairs(before, name, tree):
+                    yield before, name, statement.lineno
+            shuffled.append(name)
+        elif any("seed" in last_name(one.func) for one in ast.walk(statement) if _is_call(one)):
+            shuffled.clear()
+
+
+def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call)
+
+
+def _reordered(statement: ast.stmt) -> str | None:
+    """Return the array that a statement puts into a random order; None for another statement."""
+    match statement:
+        case ast.Assign(
+            targets=[ast.Name(id=name)],
+            value=ast.Call(func=function, args=[ast.Name(id=of)], keywords=[]),
+        ) if name == of and last_name(function) == "permutation":
+            return name
+        case ast.Expr(value=ast.Call(func=function, args=[ast.Name(id=name)], keywords=[])) if (
+            last_name(function) == "shuffle"
+        ):
+            return name
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.Subscript(value=ast.Name(id=of), slice=index)
+        ) if name == of and _is_permutation(index):
+            return name
+    return None
+
+
+def _are_pairs(first: str, second: str, tree: ast.Module) -> bool:
+    """Return True if the text takes equal slices of two arrays, or passes both to one call."""
+    slices: dict[str, set[str]] = {first: set(), second: set()}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(value=ast.Name(id=name), slice=part) if name in slices:
+                slices[name].add(ast.dump(part))
+            case ast.Call(func=function) if last_name(function) in _PAIRING:
+                given = {
+                    n.id for one in node.args for n in ast.walk(one) if isinstance(n, ast.Name)
+                }
+                if {first, second} <= given:
+                    return True
+    return bool(slices[first] & slices[second])
+
+
+def written_views() -> Iterator[LoopFact]:
+    """Yield views such as ``x.reshape(c, h, w)`` after ``h, w, c = x.shape`` in the main module's
+    file: the sizes change places, the numbers do not."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                for call, sizes in _swapped(block):
+                    words = ast.unparse(call), ", ".join(sizes)
+                    yield LoopFact(
+                        "written-view", words=words, location=f"{shown(file)}:{call.lineno}"
+                    )
+
+
+def _swapped(block: Sequence[ast.stmt]) -> Iterator[tuple[ast.Call, list[str]]]:
+    """Yield each view of a block that swaps the sizes of an array, with the names of these sizes in
+    their true order."""
+    known: dict[str, list[str]] = {}
+    for statement in block:
+        for node in ast.walk(statement):
+            array, after = _view(node)
+            before = known.get(array, [])
+            if isinstance(node, ast.Call) and after != before and sorted(after) == sorted(before):
+                yield node, before
+        changed = _names(statement, ast.Store)
+        known = {
+            array: sizes
+            for array, sizes in known.items()
+            if array not in changed and not changed & set(sizes)
+        }
+        match statement:
+            case ast.Assign(
+                targets=[ast.Tuple(elts=names)],
+                value=ast.Attribute(value=ast.Name(id=array), attr="shape")
+                | ast.Call(func=ast.Attribute(value=ast.Name(id=array), attr="size"), args=[]),
+            ):
+                sizes = [one.id for one in names if isinstance(one, ast.Name)]
+                if len(set(sizes)) == len(names):
+                    known[array] = sizes
+
+
+def _view(node: ast.AST) -> tuple[str, list[str]]:
+    """Return the array and the sizes of a call as ``x.view(a, b)`` or ``torch.reshape(x, (a, b))``;
+    "" and none if it is another one, or has other sizes than variables."""
+    match node:
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="torch" | "np" | "numpy"), attr="reshape"),
+            args=[ast.Name(id=array), *given],
+        ):
+            pass
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id=array), attr="reshape" | "view"), args=given
+        ):
+            pass
+        case _:
+            return "", []
+    match given:
+        case [ast.Tuple(elts=given) | ast.List(elts=given)]:
+            pass
+    names = [one.id for one in given if isinstance(one, ast.Name)]
+    return (array, names) if len(names) == len(given) else ("", [])
 
 
 def last_losses() -> Iterator[LoopFact]:
