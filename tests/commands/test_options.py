@@ -52,7 +52,7 @@ def test_the_garbage_collector_rests_only_while_torch_is_imported() -> None:
         "from gradscope.commands._model import importing_torch\n"
         "with importing_torch():\n"
         "    assert not gc.isenabled()\n"
-        "    import torchvision\n"
+        "    import torch\n"
         "assert gc.isenabled() and gc.get_freeze_count()\n"
         "with importing_torch():\n"
         "    assert gc.isenabled()\n"

@@ -45,8 +45,14 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", ["inspect demo", "check demo -f json", "doctor"])
-@pytest.mark.parametrize("kilobytes", [40_000, 200_000, 1_000_000, 2_000_000, 3_000_000])
+@pytest.mark.parametrize(
+    ("kilobytes", "words"),
+    [
+        *((size, "inspect demo") for size in (40_000, 200_000, 1_000_000, 2_000_000, 3_000_000)),
+        *((size, "check demo -f json") for size in (200_000, 2_000_000)),
+        *((size, "doctor") for size in (40_000, 1_000_000)),
+    ],
+)
 def test_too_little_address_space(kilobytes: int, words: str, tmp_path: Path) -> None:
     """If torch does not fit into memory, there is one message, whatever is full."""
     done = shell(f"ulimit -v {kilobytes}; gradscope {words}", tmp_path)

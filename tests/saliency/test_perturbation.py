@@ -18,7 +18,7 @@ from gradscope.saliency._subject import Objective, Subject
 
 pytestmark = pytest.mark.slow
 
-NETS = ("digits", "resnet18", "vgg11", "densenet121", "vit")
+NETS = ("digits", "resnet18", "densenet121", "vit")
 TARGETS = torch.tensor([2, 5])
 WITHIN = 1e-5
 
@@ -179,7 +179,7 @@ def scaled(maps):
 
 @pytest.mark.parametrize(
     ("name", "layer"),
-    [("digits", "conv2"), ("resnet18", "layer1"), ("vgg11", "features.1")],
+    [("digits", "conv2"), ("resnet18", "layer1")],
 )
 def test_score_cam_is_pytorch_grad_cams(name, layer, cams, monkeypatch):
     # Its one difference besides the scaling: ours leaves the corners unaligned, as the authors do.

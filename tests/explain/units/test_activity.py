@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import nn
+from truth.cases import swin
 
 from gradscope.explain.units import unit_activity
 from gradscope.records.modules import UnitActivity
@@ -309,7 +310,7 @@ def by_hooks(model: nn.Module, kinds: tuple[type, ...], x: torch.Tensor) -> dict
     return seen
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "densenet121", "mobilenet_v3_small"])
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1", "densenet121", "mobilenet_v3_small"])
 def test_pictures_against_plain_hooks(name):
     model = torchvision.models.get_model(name, weights=None).eval()
     x = torch.randn(2, 3, 64, 64)
@@ -413,9 +414,9 @@ def test_recurrent_layers_run():
 # ------------------------------------------------------------------------------- harmless
 
 
-@pytest.mark.parametrize("name", ["resnet18", "swin_t"])
-def test_looking_changes_nothing(name, unchanged):
-    model = torchvision.models.get_model(name, weights=None).eval()
+@pytest.mark.parametrize("build", [torchvision.models.resnet18, swin])
+def test_looking_changes_nothing(build, unchanged):
+    model = build().eval()
     x = torch.randn(2, 3, 64, 64)
     plain, seen = model(x), []
     plain.sum().backward()
