@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import thread
@@ -79,6 +80,18 @@ def gradscope(
     return _Started(_command, words, cwd, env, merged=merged).ended()
 
 
+def interrupted(
+    words: Sequence[str], number: signal.Signals, line: str, *, cwd: Path, env: Mapping[str, str]
+) -> Completed:
+    """Run ``gradscope WORDS…``, send it a signal once ``line`` is on standard error, and wait."""
+    started = _Started(_command, words, cwd, env)
+    while not started.has_said(line):
+        time.sleep(0.01)
+    assert started.process.pid is not None
+    os.kill(started.process.pid, number)
+    return started.ended()
+
+
 def python(words: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None) -> Completed:
     """Run ``python WORDS…``, a script or ``-m`` and a module, in ``cwd`` and wait for its end."""
     return _Started(_interpreter, words, cwd, env).ended()
@@ -124,6 +137,17 @@ class _Started:
             ),
         )
         self.process.start()
+
+    def has_said(self, line: str) -> bool:
+        """Return True once the line is on standard error.
+
+        Raises:
+            AssertionError: it ended before.
+        """
+        alive = self.process.is_alive()
+        said = self._err.exists() and line in self._err.read_text().splitlines()
+        assert said or alive, f"it ended before it said `{line}`"
+        return said
 
     def ended(self) -> Completed:
         """Wait for its end."""

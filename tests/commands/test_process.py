@@ -161,7 +161,7 @@ SIGNALS = {
 def test_a_signal_in_forward_shows_what_was_recorded(
     number: signal.Signals, tmp_path: Path
 ) -> None:
-    code, words = SIGNALS[number]
+    code, said = SIGNALS[number]
     (tmp_path / "slow.py").write_text(
         "import sys, time, torch\n"
         "class Wait(torch.nn.Module):\n"
@@ -172,22 +172,13 @@ def test_a_signal_in_forward_shows_what_was_recorded(
         "    def __init__(self):\n"
         "        super().__init__(torch.nn.Linear(4, 4), Wait())\n"
     )
-    command = [*COMMAND, "inspect", "./slow.py:Net", "input.shape=[2, 4]", "--columns", "norm"]
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=ENVIRONMENT,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        # A shell that runs the tests in the background has them ignore Ctrl-C, and their children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    ) as process:  # fmt: skip
-        assert process.stderr is not None
-        assert process.stderr.readline() == "waiting\n"
-        process.send_signal(number)
-        out, err = process.communicate()
-    assert process.returncode == code
-    assert "interrupted, in the forward of 1" in out
-    assert words in err
-    assert "Traceback" not in err
-    assert "1 ¹" in out and "did-not-return" in out
+    words = ["inspect", "./slow.py:Net", "input.shape=[2, 4]", "--columns", "norm"]
+    done = processes.interrupted(words, number, "waiting", cwd=tmp_path, env=ENVIRONMENT)
+    assert done.returncode == code
+    assert "interrupted, in the forward of 1" in done.stdout
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "1 ¹" in done.stdout and "did-not-return" in done.stdout
 
 
 def test_what_a_model_prints_does_not_reach_the_report(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ class Script:
     """``words`` are its command line; ``needs`` the packages without which it cannot be run.
 
     ``by_default`` scripts are also observed with gradscope's default options. ``first`` of all it
-    asks what is imported: it always needs an interpreter that has imported nothing.
+    asks what is imported: it always needs an interpreter that has imported nothing. A ``fresh`` one
+    is observed in such an interpreter, as a user starts it, though the plain run is a copy.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Script:
     needs: tuple[str, ...] = ()
     by_default: bool = False
     first: bool = False
+    fresh: bool = False
 
     @property
     def param(self) -> Any:
@@ -62,10 +64,11 @@ def _of(
     needs: tuple[str, ...] = (),
     by_default: bool = False,
     first: bool = False,
+    fresh: bool = False,
 ) -> Script:
     words = (f"{name}.py", *arguments)
     name = "-".join([name, *(a.strip("-") for a in arguments)])
-    return Script(name, words, needs, by_default, first)
+    return Script(name, words, needs, by_default, first, fresh)
 
 
 ALL = [
@@ -76,19 +79,19 @@ ALL = [
     _of("char_gpt"),
     _of("char_gpt_fp16", by_default=True),
     _of("checkpointing"),
-    _of("compiled", by_default=True),
+    _of("compiled", "--fullgraph", by_default=True),
     _of("compiled", "--in-place"),
     _of("compiled", "--forward"),
-    _of("compiled", "--fullgraph"),
     _of("compiled", "--backend=inductor"),
     _of("cross_validation", needs=("sklearn",)),
     _of("dcgan", by_default=True),
-    _of("env_first", by_default=True, first=True),
+    _of("env_first", first=True),
     _of("exits_with_3"),
     _of("forward_forward"),
     _of("gat"),
     _of("hf_trainer", needs=("transformers", "accelerate")),
-    _of("lightning_module", needs=("lightning",), by_default=True),
+    # Of all it imports most.
+    _of("lightning_module", needs=("lightning",), fresh=True),
     _of("loader_fork"),
     _of("loader_spawn"),
     _of("looks_at_itself"),
@@ -118,7 +121,6 @@ ALL = [
         "--",
         "-m",
         "words",
-        by_default=True,
         first=True,
     ),
     _of("word_lm"),
@@ -145,13 +147,11 @@ def plain(script: Script, folder: Path) -> Ran:
 EVERYTHING = ("--every", "1", "--leaks")
 
 
-def observed(script: Script, folder: Path, *options: str, fresh: bool = False) -> Ran:
-    """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file.
-
-    ``fresh``: in an interpreter that has imported nothing, also where a copy would do.
-    """
+def observed(script: Script, folder: Path, *options: str) -> Ran:
+    """``gradscope run OPTIONS SCRIPT``; ``out`` is the run file."""
     words = ["-m", "gradscope", "run", "-o", "OUT", *options]
-    return _once(script, folder, "-".join(["observed", *options]), words, fresh=fresh)
+    way = "-".join(["observed", *options])
+    return _once(script, folder, way, words, fresh=script.fresh)
 
 
 def traced(script: Script, folder: Path) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _once(
     script: Script, folder: Path, way: str, before: Sequence[str], *, fresh: bool = False
 ) -> Ran:
     fresh = fresh or script.first
-    place = folder / script.name / re.sub(r"\W+", "-", f"{way} fresh" if fresh else way)
+    place = folder / script.name / re.sub(r"\W+", "-", way)
     place.mkdir(parents=True, exist_ok=True)
     done = place / "ran.pickle"
     with FileLock(place / "lock"):

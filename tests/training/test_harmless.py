@@ -16,7 +16,7 @@ from training.corpus import ALL, EVERYTHING, Ran, Script, during, observed, plai
 SCRIPTS = [script.param for script in ALL]
 #: What a script can see of gradscope all the same.
 NOTICES = {"looks_at_itself-hooks": "the hooks on the models it trains are in their lists of hooks"}
-_PROBED = ("compiled", "compiled-in-place", "compiled-forward", "compiled-fullgraph")
+_PROBED = ("compiled-fullgraph", "compiled-in-place", "compiled-forward")
 COMPILED = [one.param for one in ALL if one.name in _PROBED]
 BY_DEFAULT = [script.param for script in ALL if script.by_default]
 
@@ -32,10 +32,7 @@ def test_a_script_notices_nothing(script: Script, runs: Path, request: pytest.Fi
 @pytest.mark.slow
 @pytest.mark.parametrize("script", BY_DEFAULT)
 def test_nor_where_few_steps_are_sampled(script: Script, runs: Path):
-    """The one that imports most in its own interpreter, as a user starts it, though the plain run
-    is a copy; so do those that need one in any case."""
-    fresh = script.name == "lightning_module"
-    _compare(plain(script, runs), observed(script, runs, fresh=fresh))
+    _compare(plain(script, runs), observed(script, runs))
 
 
 @pytest.mark.slow

@@ -84,9 +84,11 @@ def test_nearly_all_are_located(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_healthy_twins_are_silent(tmp_path: Path):
+    """Every fourth; in the process itself `nan_detector` has a twin of each kind."""
+    some = ALL[::4]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(lambda e: answers(e.path, tmp_path, "--healthy"), ALL))
-    loud = {e.script: one[0].finding.message for e, one in zip(ALL, found, strict=True) if one}
+        found = list(pool.map(lambda e: answers(e.path, tmp_path, "--healthy"), some))
+    loud = {e.script: one[0].finding.message for e, one in zip(some, found, strict=True) if one}
     assert loud == {}
 
 

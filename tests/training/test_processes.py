@@ -1,10 +1,10 @@
-"""Several processes of a launcher: a file for each, with gradients as the optimizer gets them."""
+"""Several processes: a file for each, with gradients as the optimizer gets them.
+
+Under a launcher: `test_ranks`.
+"""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gradscope.runfile.reader import RunFile
+from training.ranks.launched import side_by_side
 
 #: Each rank trains on its half of a batch, in double precision, and writes its final weights.
 SCRIPT = """
@@ -56,19 +57,8 @@ def one_process() -> tuple[list[float], dict[str, torch.Tensor]]:
 @pytest.mark.slow
 def test_gradients_are_those_that_all_processes_agreed_on(tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
-    # By the loopback alone: a machine need not be able to look up its own name.
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    launcher += ["--local-addr=localhost"]
-    loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     watched = ["-m", "gradscope", "run", "--every", "1", "-o", "run", "train.py"]
-    done = subprocess.run(
-        [*launcher, *watched],
-        cwd=tmp_path,
-        env={**os.environ, **loopback, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = side_by_side(tmp_path, 2, *watched)
     assert done.returncode == 0, done.stderr
     norms, final = one_process()
     for rank in range(2):

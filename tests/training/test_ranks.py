@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 import torch
 from collector import collecting
@@ -21,7 +20,6 @@ from gradscope.runfile.reader import RunFile
 from gradscope.runfile.tracking import KeySelection, Unsent
 from training.ranks.launched import launched, side_by_side
 
-COMMAND = [sys.executable, "-m", "gradscope"]
 SCRIPTS = Path(__file__).with_name("ranks")
 pytestmark = pytest.mark.slow
 
@@ -163,14 +161,10 @@ def test_stages_of_a_pipeline_are_one_run(tmp_path: Path) -> None:
 def test_a_rank_that_is_not_to_record_runs_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nprint(sys.argv)\n", encoding="utf-8")
     for rank, files in ((1, []), (0, ["rank-0.db"])):
-        done = subprocess.run(
-            [*COMMAND, "run", "--ranks", "0,2", "-o", "run", "train.py", "a"],
-            cwd=tmp_path,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        words = ["run", "--ranks", "0,2", "-o", "run", "train.py", "a"]
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}
+        done = processes.gradscope(words, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stderr
         assert done.stdout == "['train.py', 'a']\n"
         assert sorted(file.name for file in (tmp_path / "run").glob("*")) == files
 
@@ -217,13 +211,7 @@ time.sleep(dist.get_rank())
 @pytest.mark.parametrize("words", ["", "a", "0,", "-1", "0-3"])
 def test_what_are_no_ranks(words: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    done = subprocess.run(
-        [*COMMAND, "run", f"--ranks={words}", "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = processes.gradscope(["run", f"--ranks={words}", "train.py"], cwd=tmp_path)
     assert (done.returncode, "write `0,1`, or `all`" in done.stderr) == (2, True)
 
 

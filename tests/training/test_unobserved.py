@@ -33,7 +33,6 @@ def train():
 #: What comes before torch's import, or in its place, in a process that trains itself.
 OBSERVED = {
     "a probe": "import importlib.util\nassert importlib.util.find_spec('torch')\n",
-    "a library that probes": "import transformers\n",
     "another finder in front": """
 import sys
 from importlib.machinery import PathFinder

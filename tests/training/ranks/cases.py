@@ -34,11 +34,11 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils._python_dispatch import TorchDispatchMode
 
 STEPS, RATE, CLIP = 2, 0.1, 0.5
+#: Of 4, "moe fsdp" stands for that of 2 as well: there a rank's shard of the gate is empty.
 CASES = {
     2: (
-        *("resnet ddp", "resnet fsdp", "gpt ddp accumulate", "gpt fsdp keep"),
-        *("gpt fsdp accumulate", "gpt fsdp mixed", "gpt tp", "moe ddp", "moe fsdp"),
-        "root fsdp nan",
+        *("resnet ddp", "resnet fsdp", "gpt ddp accumulate", "gpt fsdp accumulate"),
+        *("gpt fsdp keep mixed", "gpt tp", "moe ddp", "root fsdp nan"),
     ),
     4: ("gpt fsdp tp", "gpt hsdp", "moe fsdp", "root fsdp nan"),
 }

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 BATCH = 8
 #: Vocabulary, width, width of a head, blocks, length of a sequence, experts.
-SMALL = (11, 6, 3, 2, 4, 3)
+SMALL = (11, 6, 3, 1, 4, 3)
 #: GPT-2; with fewer tokens in four processes, whose copies would not fit into 24 GB.
 LARGE = (50257 if int(os.environ["WORLD_SIZE"]) < 4 else 8192, 768, 64, 12, 8, 8)
 #: With experts: 70 million parameters, most of them theirs.
@@ -120,8 +120,6 @@ def made(kind: str, *, large: bool) -> nn.Module:
     *sizes, experts = LARGE if large else SMALL
     if kind == "moe" and large:
         sizes[:4] = EXPERT_VOCABULARY, EXPERT_WIDTH, sizes[2], EXPERT_BLOCKS
-    elif kind == "moe":
-        sizes[3] = 1  # another block has the same parts: that of the network without experts
     return Language(*sizes, experts=experts if kind == "moe" else 0)
 
 

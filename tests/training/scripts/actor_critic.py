@@ -15,7 +15,7 @@ parser.add_argument('--gamma', type=float, default=0.99, metavar='G',
                     help='discount factor (default: 0.99)')
 parser.add_argument('--seed', type=int, default=543, metavar='N',
                     help='random seed (default: 543)')
-parser.add_argument('--episodes', type=int, default=14)
+parser.add_argument('--episodes', type=int, default=9)
 args = parser.parse_args()
 
 torch.manual_seed(args.seed)

@@ -9,7 +9,7 @@ from torch import nn
 
 SEED = 42
 K = 4
-EPOCHS = 3
+EPOCHS = 2
 
 
 class Regressor(nn.Module):

@@ -104,7 +104,7 @@ def main():
 
     torch.manual_seed(args.seed)
     device = torch.device('cpu')
-    train_loader = DataLoader(digits(640, 1), batch_size=args.batch_size, shuffle=True)
+    train_loader = DataLoader(digits(400, 1), batch_size=args.batch_size, shuffle=True)
     test_loader = DataLoader(digits(256, 2), batch_size=256)
 
     model = Net().to(device)

@@ -37,7 +37,7 @@ class Sequence(nn.Module):
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser()
-    parser.add_argument('--steps', type=int, default=5, help='steps to run')
+    parser.add_argument('--steps', type=int, default=3, help='steps to run')
     opt = parser.parse_args()
     # set random seed to 0
     np.random.seed(0)
