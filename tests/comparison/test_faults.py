@@ -19,12 +19,12 @@ def test_a_fault_of_each_kind_is_found(way):
     assert [one.what for one in faults("small-gpt2", way, len(FAULTS), 0) if not one.right] == []
 
 
-# PyTorch's compiler asks a tensor inside of the graph for its gradient.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_computed_otherwise_is_no_fault(way):
-    assert [one.what for one in honest("small-gpt2", way, 0) if not one.right] == []
+    """A compiled model is in ``tests/engine/test_diff.py``."""
+    tries = honest("small-gpt2", way, 0, compiled=False)
+    assert [one.what for one in tries if not one.right] == []
 
 
 @pytest.mark.slow

@@ -121,16 +121,25 @@ print(random.getrandbits(30), "torch" in sys.modules)
     assert done.stdout == f"{random.Random(SHIFT).getrandbits(30)} False\n"
 
 
+def program(cause: str, kind: str) -> str:
+    lines = (PROGRAMS / f"{cause.replace('-', '_')}.py").read_text(encoding="utf-8").splitlines()
+    other = "mended" if kind == "broken" else "broken"
+    own = (line for line in lines if not line.endswith(f"# {other}"))
+    return "\n".join(line.removesuffix(f"  # {kind}") for line in own)
+
+
+_CAUSES = [cause for cause in CAUSES if cause != "precision"]
+#: Each broken script, and the mended ones: that of two causes is the same.
+CASES = [(cause, "broken") for cause in _CAUSES]
+CASES += {program(cause, "mended"): (cause, "mended") for cause in _CAUSES}.values()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["broken", "mended"])
-@pytest.mark.parametrize("cause", [cause for cause in CAUSES if cause != "precision"])
+@pytest.mark.parametrize(("cause", "kind"), CASES)
 def test_the_cause_of_a_script_that_does_not_learn(
     cause: str, kind: str, quick: None, folder: Path
 ) -> None:
-    lines = (PROGRAMS / f"{cause.replace('-', '_')}.py").read_text(encoding="utf-8").splitlines()
-    other = "mended" if kind == "broken" else "broken"
-    script = "\n".join(line for line in lines if not line.endswith(f"# {other}"))
-    report = experiment(folder, script, *BY_NAME)
+    report = experiment(folder, program(cause, kind), *BY_NAME)
     assert report.cause == (cause if kind == "broken" else None), str(report)
 
 

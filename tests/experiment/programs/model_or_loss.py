@@ -13,16 +13,12 @@ Y = torch.randint(0, classes, (4096,))
 X = centers[Y] + 0.7 * torch.randn(4096, dim)
 
 loader = DataLoader(TensorDataset(X, Y), batch_size=64, shuffle=True)
-model = nn.Sequential(
-    nn.Linear(dim, 64),
-    nn.ReLU(),
-    nn.Linear(64, classes),
-    nn.Softmax(dim=1),  # broken
-)
+model = nn.Sequential(nn.Linear(dim, 64), nn.ReLU(), nn.Linear(64, classes))
+model.append(nn.Softmax(dim=1))  # broken
 opt = torch.optim.Adam(model.parameters(), lr=3e-3)
 for epoch in range(3):
     for x, y in loader:
-        loss = nn.functional.cross_entropy(model(x), y)
+        loss = F.cross_entropy(model(x), y)
         opt.zero_grad()
         loss.backward()
         opt.step()
