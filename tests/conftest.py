@@ -91,63 +91,54 @@ def _freeze() -> None:
 
 @pytest.fixture(autouse=True)
 def plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No width, as in a pipe, and no colour, here and in every process that a test starts."""
+    """No width, as in a pipe, and no colour, here and in every process that a test starts.
+
+    No time limit, however busy the machine is.
+    """
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GRADSCOPE_ALLOW", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
+    if "torch" in sys.modules:
+        for room in ("gradscope.api.failing", "gradscope.diagrams.html"):
+            monkeypatch.setattr(importlib.import_module(room), "PATIENCE", math.inf)
 
 
 @pytest.fixture(autouse=True)
-def no_reference_is_left() -> Iterator[None]:
-    """Forget the values that a test's config took from the environment."""
+def nothing_is_left() -> Iterator[None]:
+    """A test's search paths, imports of configs' code and values from the environment are gone.
+
+    The process-wide settings of torch that a run may turn are turned back.
+    """
+    imports = sys.modules.get("gradscope.loading.imports")
+    if imports is not None:
+        path, folders, known = list(sys.path), list(imports._folders), set(imports._imported)
+    before = None
+    if "torch" in sys.modules:
+        import guards
+
+        before = guards.switches()
     yield
     references.forget()
+    if imports is not None:
+        sys.path[:], imports._folders[:] = path, folders
+        for name in imports._imported.keys() - known:
+            sys.modules.pop(name, None)
+            del imports._imported[name]
+    if before is not None:
+        assert guards.switches() == before
 
 
 @pytest.fixture(autouse=True)
-def no_code_is_left() -> Iterator[None]:
-    """Undo a test's search paths and imports of configs' code."""
-    imports = sys.modules.get("gradscope.loading.imports")
-    if imports is None:
-        yield
-        return
-    path, folders, known = list(sys.path), list(imports._folders), set(imports._imported)
-    yield
-    sys.path[:], imports._folders[:] = path, folders
-    for name in imports._imported.keys() - known:
-        sys.modules.pop(name, None)
-        del imports._imported[name]
+def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[RemovableHandle]]:
+    """The handle of every hook that gradscope sets during the test.
 
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the time limits, however busy the machine is."""
-    if "torch" not in sys.modules:
-        return
-    for room in ("gradscope.api.failing", "gradscope.diagrams.html"):
-        monkeypatch.setattr(importlib.import_module(room), "PATIENCE", math.inf)
-
-
-@pytest.fixture(autouse=True)
-def torch_is_left_as_it_was() -> Iterator[None]:
-    """The process-wide settings of torch that a run may turn are turned back."""
-    if "torch" not in sys.modules:
-        yield
-        return
-    import guards
-
-    before = guards.switches()
-    yield
-    assert guards.switches() == before
-
-
-@pytest.fixture(autouse=True)
-def handles(monkeypatch: pytest.MonkeyPatch) -> list[RemovableHandle]:
-    """The handle of every hook that gradscope sets during the test."""
+    At its end each is removed, or gone with the tensor that carried it.
+    """
     handles: list[RemovableHandle] = []
     if "torch" not in sys.modules:
-        return handles
+        yield handles
+        return
     import guards
     from torch.utils.hooks import RemovableHandle
 
@@ -159,18 +150,9 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> list[RemovableHandle]:
             handles.append(self)
 
     monkeypatch.setattr(RemovableHandle, "__init__", recorded)
-    return handles
-
-
-@pytest.fixture(autouse=True)
-def no_hooks_are_left(handles: list[RemovableHandle]) -> Iterator[None]:
-    """Every hook that gradscope set is removed, or gone with the tensor that carried it."""
-    yield
-    if handles:
-        import guards
-
-        left = sum(guards.still_set(handle) for handle in handles)
-        assert not left, f"{left} of {len(handles)} hooks are still set"
+    yield handles
+    left = sum(guards.still_set(handle) for handle in handles)
+    assert not left, f"{left} of {len(handles)} hooks are still set"
 
 
 @pytest.fixture

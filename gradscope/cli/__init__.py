@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from types import FrameType
 from typing import Annotated, NoReturn, TextIO
 
@@ -97,8 +97,12 @@ class _Commands(Group):
         return name, None if listed is None else _imported(self.room, args[0]), rest
 
 
+@cache
 def _imported(room: str, name: str) -> AnyCommand:
-    """Return the command of a name, which typer makes from the ``run`` in its file."""
+    """Return the command of a name, which typer makes from the ``run`` in its file.
+
+    A process that runs several commands, as tests do, makes each once.
+    """
     if name in plugins.folders(room):
         inner = f"{room}.{name.replace('-', '_')}"
         folder = importlib.import_module(inner)

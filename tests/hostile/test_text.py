@@ -149,6 +149,8 @@ def test_any_text_of_a_saved_record(kind, folder):
             found = gradscope([command, "saved.json", "-f", format])
             assert found.faults() == [], (path, format)
             assert not any(line.startswith("::error::x") for line in found.out.splitlines())
+            if found.code == 2:  # what is no record is none in any format
+                break
 
 
 def test_as_escapes_of_json():
