@@ -551,6 +551,8 @@ def mask_rcnn() -> Facts:
         num_classes=3,
         min_size=96,
         max_size=128,
+        rpn_post_nms_top_n_train=100,
+        box_batch_size_per_image=32,
     )
     facts = step(build, inputs, lambda out: sum(out.values()), outputs=dict)
     assert len(facts["calls"][""][0]["outputs"]) == 5

@@ -60,7 +60,8 @@ def test_deeplabv3_mobilenet() -> None:
 
 
 def test_maskrcnn_in_train_mode() -> None:
-    model = zoo("maskrcnn_resnet50_fpn", weights_backbone=None, min_size=64, max_size=96)
+    few = {"rpn_post_nms_top_n_train": 100, "box_batch_size_per_image": 32}
+    model = zoo("maskrcnn_resnet50_fpn", weights_backbone=None, min_size=64, max_size=96, **few)
     masks = torch.zeros(1, 64, 64, dtype=torch.uint8)
     masks[:, 10:40, 10:40] = 1
     boxes, labels = torch.tensor([[10.0, 10.0, 40.0, 40.0]]), torch.tensor([1])

@@ -93,7 +93,7 @@ def test(model, criterion, input, target, mask):
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description='PyTorch Graph Attention Network')
-    parser.add_argument('--epochs', type=int, default=30)
+    parser.add_argument('--epochs', type=int, default=12)
     parser.add_argument('--lr', type=float, default=0.005)
     parser.add_argument('--l2', type=float, default=5e-4)
     parser.add_argument('--seed', type=int, default=13)
