@@ -735,6 +735,38 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "an optimizer around another": """
+        class Around(torch.optim.Optimizer):
+            def __init__(self, parameters, **settings):
+                super().__init__(parameters, settings)
+                self.base_optimizer = torch.optim.SGD(self.param_groups, **settings)
+                self.param_groups = self.base_optimizer.param_groups
+
+            @torch.no_grad()
+            def step(self, closure):
+                loss = torch.enable_grad()(closure)()
+                moves = {p: 0.01 * p.grad for group in self.param_groups for p in group["params"]}
+                for p, move in moves.items():
+                    p.add_(move)
+                self.zero_grad()
+                torch.enable_grad()(closure)()
+                for p, move in moves.items():
+                    p.sub_(move)
+                self.base_optimizer.step()
+                self.zero_grad()
+                return loss
+
+        optimizer = Around(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+
+            def closure():
+                loss = F.cross_entropy(net(inputs), labels)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+        """,
     "a step along the gradient of each input, for display": """
         inputs = list(x.split(8))
         for one in inputs:

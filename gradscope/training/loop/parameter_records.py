@@ -16,6 +16,7 @@ from gradscope.training.loop.construction import Construction, Made
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.model_uses import ModelUses
 from gradscope.training.loop.optimizer_uses import OptimizerUses
+from gradscope.training.loop.rounds import inner
 from gradscope.training.models import Models
 
 
@@ -99,15 +100,19 @@ class ParameterRecords:
                     ran.add(id(parameter))
         facts: dict[int, set[str]] = {}
         holders: dict[int, list[str]] = {}
+        inners: dict[int, set[int]] = {}  # without wrappers, which hold the same parameters
         steps: dict[int, int] = {}
         since: dict[int, int] = {}
         for reference, mine in self._uses.every:
             here = set()
+            optimizer = reference()
+            within = id(mine if optimizer is None else inner(optimizer))
             for parameter in self._uses.held_by(reference, mine):
                 number = id(parameter)
                 here.add(number)
                 alive[number] = parameter
                 holders.setdefault(number, []).append(mine.name)
+                inners.setdefault(number, set()).add(within)
                 if number not in ran and self._model_uses.called:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
@@ -129,7 +134,7 @@ class ParameterRecords:
             trains = parameter.requires_grad and number in ran
             if trains and number not in holders and not self._is_left(parameter):
                 found.add("unheld")
-            if len(holders.get(number, ())) > 1:
+            if len(inners.get(number, ())) > 1:
                 found.add("held-twice")
             if not parameter.requires_grad:
                 found.add("untrained")

@@ -221,10 +221,14 @@ def _is_nothing(value: ast.Constant | ast.Name) -> bool:
 
 
 def inner(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer inside the wrappers of a library."""
-    while isinstance(wrapped := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = wrapped
-    return optimizer
+    """Return the optimizer inside the wrappers of a library or of the script, as in SAM, whose only
+    attribute that is an optimizer makes the steps."""
+    seen = [optimizer]
+    while len(held := [one for one in vars(seen[-1]).values() if isinstance(one, Optimizer)]) == 1:
+        if any(one is held[0] for one in seen):
+            break
+        seen += held
+    return seen[-1]
 
 
 def _target(optimizer: Optimizer) -> float | None:
