@@ -125,7 +125,8 @@ class LoopOptimizer:
     Attributes:
         name: the name of its variable, else of its class.
         kind: its class.
-        location: the line that made it.
+        location: the line that made it; ``set_at``: the line that sets its variable, if a function
+            elsewhere made it.
         steps: the number of its steps.
         parameters: the number of its parameters.
         zero_rates: by group, the number of steps with a learning rate of 0.
@@ -159,6 +160,7 @@ class LoopOptimizer:
     location: str | None
     steps: int
     parameters: int
+    set_at: str | None = None
     zero_rates: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     backwards: int = 0

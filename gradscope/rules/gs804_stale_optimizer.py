@@ -70,7 +70,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             ),
             advice=_advice(optimizer, loop),
             value=float(len(stale)),
-            location=optimizer.location,
+            location=optimizer.set_at or optimizer.location,
             parameters=concerned([*stale, *unheld], loop),
         )
 
@@ -86,6 +86,8 @@ def _held(optimizer: LoopOptimizer, stale: Sequence[LoopParameter], loop: LoopRe
     nothing = "no model that gets a gradient" if called else "no model that runs"
     of = f"of `{owners.pop()}`, which {how}" if len(owners) == 1 else f"that {belongs} to {nothing}"
     made = f", made at {optimizer.location}," if optimizer.location else ""
+    if made and optimizer.set_at:
+        made = f", made at {optimizer.location} and set at {optimizer.set_at},"
     after = ""
     for name, line in _set_later(loop)[-1:]:
         after = f"; `{name}` was set after that{f', at {line}' if line else ''}"

@@ -65,11 +65,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if not evaluated or during > limits["share"] * loop.steps:
             continue
         copy = trained[0]
+        made = f", made at {copy.made}" if copy.made and copy.name != model.name else ""
         yield RULE.in_loop(
             loop,
             model.name,
             f"`{model.name}` is evaluated {plural(count, 'time')} and never changes; "
-            f"{_named(copy, model)}, of the same class and shapes, is trained "
+            f"{_named(copy, model)}, of the same class and shapes{made}, is trained "
             f"({plural(copy.calls, 'call')} with gradients) and never evaluated.",
             advice=f"Evaluate {_named(copy, model)}: return it from the function that trains.",
             value=float(count),

@@ -270,6 +270,22 @@ BROKEN = {
             first.step()
             second.step()
         """, "second"),
+    "an optimizer that a function makes for a copy": LoopProgram(
+        "GS804", ("and set at train.py:", "holds only parameters of `copied`"), """
+        import copy
+
+        def optimizer_of(model):
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+        copied = copy.deepcopy(net)
+        optimizer = optimizer_of(copied)  # broken # here
+        optimizer = optimizer_of(net)  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            net.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
     "a learning rate of zero": LoopProgram(
         "GS806", ("is 0 in all 12 steps",), """
         rate = 1 // 10  # broken

@@ -492,7 +492,7 @@ BROKEN = {
             net.zero_grad()
         """, "optimizer"),
     "a copy is trained, the original evaluated": LoopProgram(
-        "GS824", ("`net` is evaluated 4 times and never changes", "`copied`"), """
+        "GS824", ("evaluated 4 times and never changes", "`copied`", "shapes, made at"), """
         import copy
         copied = copy.deepcopy(net)
         optimizer = torch.optim.SGD(copied.parameters(), lr=0.1)

@@ -33,7 +33,7 @@ from gradscope.training.loop.model_structure import (
     repeated_modules,
     unused_activations,
 )
-from gradscope.training.loop.script_lines import script_place, written_call
+from gradscope.training.loop.script_lines import copying_line, script_place, written_call
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers
 
@@ -268,7 +268,7 @@ class ModelUses:
                 held=sum(id(p) in held for p in wanted),
                 parameters=len(parameters),
                 replaced=tuple(self._replaced(module, held)),
-                made=self._construction.line_of(module),
+                made=self._construction.line_of(module) or copying_line(self._models.name(model)),
                 kept_in=kept_in,
                 kept_at=kept_at,
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),

@@ -19,7 +19,12 @@ from gradscope.capture.shards import version_of
 from gradscope.records.loop import LoopOptimizer, LoopParameter
 from gradscope.training.loop.held_parameters import HeldParameters
 from gradscope.training.loop.rounds import inner
-from gradscope.training.loop.script_lines import ScriptLine, call_of, script_place
+from gradscope.training.loop.script_lines import (
+    ScriptLine,
+    call_of,
+    script_place,
+    set_elsewhere,
+)
 from gradscope.training.models import Models
 from gradscope.training.optimizers import LastingParameters, ObservedOptimizer, Optimizers
 
@@ -341,6 +346,7 @@ class OptimizerUses:
                 name=known.name,
                 kind=type(optimizer).__name__,
                 location=None if mine.made is None else str(mine.made),
+                set_at=set_elsewhere(known.name, mine.made),
                 steps=known.steps,
                 parameters=len(known.held),
                 zero_rates=tuple(of.zero_rates),

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-from gradscope.explain.shared.frames import nearest, shown, tree_of
+from gradscope.explain.shared.frames import (
+    assignments,
+    is_at,
+    last_name,
+    nearest,
+    shown,
+    tree_of,
+)
 
 #: A line that freezes: ``p.requires_grad = False``, ``net.requires_grad_(False)``.
 _FREEZES = r"\.requires_grad\s*=\s*(?!True)[^=\s]|\.requires_grad_\(\s*(?!True|\))"
@@ -120,6 +127,28 @@ def assignments_read_at(line: str) -> Iterator[tuple[str, str, str]]:
 
 def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
+
+
+def copying_line(name: str) -> str | None:
+    """Return the only line of the main module's file that sets the variable to a deep copy."""
+    lines = [
+        f"{shown(file)}:{one.lineno}"
+        for file, tree in filter(None, [main_text()])
+        for one in assignments(tree, name)
+        if any(isinstance(o, ast.Call) and last_name(o.func) == "deepcopy" for o in ast.walk(one))
+    ]
+    return lines[0] if len(lines) == 1 else None
+
+
+def set_elsewhere(name: str, made: ScriptLine | None) -> str | None:
+    """Return the only line of the main module's file that sets the variable, by a call; None if
+    the variable's object was made there too."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    found = assignments(tree, name)
+    if len(found) != 1 or made is None or not isinstance(found[0].value, ast.Call):
+        return None
+    here = made.file == file and is_at(found[0], made.line)
+    return None if here else f"{shown(file)}:{found[0].lineno}"
 
 
 def written_in_main(pattern: str, *, last: bool = False) -> str | None:
