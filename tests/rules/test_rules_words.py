@@ -42,8 +42,8 @@ def test_the_frozen_part_is_named_in_the_advice(part, call):
 
 
 def test_a_bias_of_norm_zero_did_not_move_either():
-    moved = replace(TRAINED, update_ratio=0.0, moved=False)
-    bias = replace(parameter("fc.bias", shape=(4,)), update_ratio=None, moved=False)
+    moved = replace(TRAINED, update_ratio=0.0, moved=False, effective_lr=0.0)
+    bias = replace(parameter("fc.bias", shape=(4,)), moved=False, effective_lr=0.0)
     (found,) = of("GS104", report(parameters=(moved, bias)))
     assert found.message.startswith("2 parameters")
     assert not of("GS104", report(parameters=(replace(bias, moved=True),)))

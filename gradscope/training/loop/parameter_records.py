@@ -106,13 +106,13 @@ class ParameterRecords:
         for reference, mine in self._uses.every:
             here = set()
             optimizer = reference()
-            within = id(mine if optimizer is None else inner(optimizer))
+            core = id(mine if optimizer is None else inner(optimizer))
             for parameter in self._uses.held_by(reference, mine):
                 number = id(parameter)
                 here.add(number)
                 alive[number] = parameter
                 holders.setdefault(number, []).append(mine.name)
-                inners.setdefault(number, set()).add(within)
+                inners.setdefault(number, set()).add(core)
                 if number not in ran and self._model_uses.called:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
