@@ -558,6 +558,19 @@ BROKEN = {
             optimizer.step()
         right = (net(x)[~mask].argmax(1) == y[~mask]).float().mean()
         """),
+    "targets of other rows, of which all are compared later": LoopProgram(
+        "GS871", ("are a slice of", "of 64 rows", "in all"), """
+        mask = torch.rand(64) < 0.5
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(12):
+            outputs = net(x)
+            chosen = y[mask]  # mended
+            chosen = y[:int(mask.sum())]  # broken
+            optimizer.zero_grad()
+            F.cross_entropy(outputs[mask], chosen).backward()  # here
+            optimizer.step()
+        right = (net(x).argmax(1) == y).float().mean()
+        """),
     "values of other rows, chosen by numbers": LoopProgram(
         "GS871", ("the rows 40, 41, 42,", "a slice of 20 of 64 rows"), """
         net = nn.Linear(4, 1)
@@ -761,6 +774,18 @@ HEALTHY = {
             F.cross_entropy(net(x)[mask], by_split[:count]).backward()
             optimizer.step()
         right = (net(x)[~mask].argmax(1) == by_split[count:]).float().mean()
+        """,
+    "targets that are stored by split, and compared in that order": """
+        mask = torch.rand(64) < 0.5
+        order = torch.cat([mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]])
+        by_split = torch.cat([y[mask], y[~mask]])
+        count = int(mask.sum())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x)[mask], by_split[:count]).backward()
+            optimizer.step()
+        right = (net(x)[order].argmax(1) == by_split).float().mean()
         """,
     "targets in the order of a permutation": """
         order = torch.randperm(64)

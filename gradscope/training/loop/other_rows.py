@@ -38,7 +38,8 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
     of all targets. None unless the targets are a slice of the same length at another place.
 
     As in ``cross_entropy(out[mask], y[: mask.sum()])``: both have the same samples before. The
-    text must choose from the targets by an index elsewhere: else they may be stored by split.
+    text must choose from the targets by an index elsewhere, or compare all of them with all
+    predictions: else they may be stored by split.
     """
     target = saved(loss).get("target") if kind(loss) in CLASSES | BINARY | DIFFERENCES else None
     if target is None or type(target) not in PLAIN or target._base is None or not target.dim():
@@ -70,16 +71,25 @@ def other_rows(loss: Node) -> tuple[str, tuple[Shape, ...]] | None:
         here = torch.arange(first, first + count, device=rows.device)
         if bool((rest == rest[:1]).all()) or torch.equal(rows, here):
             return None
-    if not _has_masks(base):
+    if not _has_order_of_outputs(base):
         return None
     return ", ".join(map(str, rows[:_NAMED].tolist())), (tuple(target.shape), tuple(base.shape))
 
 
-def _has_masks(targets: torch.Tensor) -> bool:
+def _has_order_of_outputs(targets: torch.Tensor) -> bool:
     """Return True if the main module's file indexes the targets' variable with a mask or with
-    rows."""
+    rows, or compares all of it with the predictions for all rows."""
     name, (_, tree) = variable_name(targets), main_text() or ("", ast.Module([], []))
     for node in ast.walk(tree) if name else ():
+        match node:
+            case (
+                ast.Compare(left=one, ops=[ast.Eq()], comparators=[ast.Name(id=of)])
+                | ast.Compare(left=ast.Name(id=of), ops=[ast.Eq()], comparators=[one])
+            ) if of == name:
+                parts = list(ast.walk(one))
+                predicted = any(isinstance(o, ast.Attribute) and o.attr == "argmax" for o in parts)
+                if predicted and not any(isinstance(o, ast.Subscript) for o in parts):
+                    return True
         if isinstance(node, ast.Subscript) and last_name(node.value) == name:
             if not isinstance(node.ctx, ast.Load):
                 continue
