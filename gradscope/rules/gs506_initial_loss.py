@@ -17,8 +17,8 @@ RULE = Rule(
     summary="the first loss is far above ln(classes)",
     what=(
         "Compares the first cross entropy with ln(C), the loss of guessing among C classes. It "
-        "does not judge models whose config loads weights or a checkpoint, nor a loss below "
-        "ln(C): a trained model has one."
+        "does not judge models whose config loads weights or a checkpoint, a sum of several cross "
+        "entropies, nor a loss below ln(C): a trained model has one."
     ),
     why=(
         "A fresh network that is worse than guessing is confident in wrong answers: its logits "
@@ -82,6 +82,8 @@ def _of_one_backward(report: Report) -> float | None:
 def _is_cross_entropy(report: Report) -> bool:
     softmaxes = [link for link in report.links if link.op == LOG_SOFTMAX]
     likelihoods = [link for link in softmaxes if link.into.startswith("NllLoss")]
+    if len(likelihoods) > max(1, report.run.repeats):  # as of several heads: their losses add up
+        return False
     return bool(likelihoods) or (not report.links and report.run.loss == "cross_entropy")
 
 

@@ -276,6 +276,8 @@ SILENT = {
     "a guess": ("GS506", report(loss=math.log(10), links=(NLL,), calls=(LOGITS,))),
     "a sum over the batch": (
         "GS506", report(loss=32 * math.log(10), links=(NLL,), calls=(LOGITS,))),
+    "a sum over five heads": (
+        "GS506", report(loss=5 * math.log(10), links=(NLL,) * 5, calls=(LOGITS,))),
     "weights from elsewhere": (
         "GS506",
         report(config={"weights": "DEFAULT"}, loss=20.0, links=(NLL,), calls=(LOGITS,))),
