@@ -16,8 +16,6 @@ from training.corpus import ALL, EVERYTHING, Ran, Script, during, observed, plai
 SCRIPTS = [script.param for script in ALL]
 #: What a script can see of gradscope all the same.
 NOTICES = {"looks_at_itself-hooks": "the hooks on the models it trains are in their lists of hooks"}
-_PROBED = ("compiled-fullgraph", "compiled-in-place", "compiled-forward")
-COMPILED = [one.param for one in ALL if one.name in _PROBED]
 BY_DEFAULT = [script.param for script in ALL if script.by_default]
 
 
@@ -36,14 +34,18 @@ def test_nor_where_few_steps_are_sampled(script: Script, runs: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", COMPILED)
-def test_nor_where_its_model_is_compiled_with_probes(script: Script, runs: Path):
+def test_nor_where_its_model_is_compiled_with_probes(runs: Path):
     """Without fusion not even the rounding differs; the script prints its graphs and breaks."""
+    script = next(one for one in ALL if one.name == "compiled")
     under = observed(script, runs, "--every", "2", "--compiled")
     _compare(plain(script, runs), under)
     with RunFile.open(under.out) as recorded:
         history = read_history(recorded, calls=True)
-    assert {"embed", "blocks.0.c_fc", "head"} <= {call.name for call in history.calls}
+    probed = {(call.model, call.name) for call in history.calls}
+    assert len(history.models) == 3  # one for each way to compile
+    for model in history.models:
+        names = {name for of, name in probed if of == model.id}
+        assert {"embed", "blocks.0.c_fc", "head"} <= names, model.name
 
 
 def _compare(without: Ran, under: Ran) -> None:

@@ -15,7 +15,7 @@ from training.corpus import ALL, EVERYTHING, HERE, Script, observed, run, traced
 #: model are eager, however it is compiled: one stands for all. So does one of a script that is run
 #: with several words. What begins an interpreter is run for how it starts, with numbers as others.
 _LEFT_OUT = (
-    *("swaps", "compiled-in-place", "compiled-forward", "compiled-backend=inductor"),
+    *("swaps", "compiled-ways=module-backend=inductor"),
     *("looks_at_itself-hooks", "warned-always", "warned-recorded", "loader_spawn"),
 )
 SCRIPTS = [one.param for one in ALL if one.name not in _LEFT_OUT and not one.first]

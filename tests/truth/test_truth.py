@@ -24,12 +24,11 @@ from truth.compare import Comparison, compare
 from truth.reference import Truth, observe
 from truth.steps import identical, inspected, plain_step, report_of, truth_of
 
-pytestmark = [pytest.mark.numbers, pytest.mark.slow]
-
-# Nested reentrant checkpoints: the inner one's first pass runs without gradients, as it should.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True"),
+    pytest.mark.numbers,
     pytest.mark.slow,
+    # Nested reentrant checkpoints: the inner one's first pass runs without gradients, as it should.
+    pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True"),
 ]
 
 #: Differences that rounding can make, unlike a null, a missing call or a wrong note.

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--backend", default="aot_eager")
-parser.add_argument("--in-place", action="store_true", help="model.compile() instead of torch.compile(model)")
-parser.add_argument("--forward", action="store_true", help="its forward alone")
-parser.add_argument("--fullgraph", action="store_true")
+# torch.compile(model), model.compile(), its forward alone
+parser.add_argument("--ways", nargs="+", default=["module", "in-place", "forward"])
 parser.add_argument("--steps", type=int, default=10)
 args = parser.parse_args()
 
@@ -42,33 +41,36 @@ class Net(nn.Module):
         return self.head(x)
 
 
-raw_model = Net()
-if args.in_place:
-    raw_model.compile(backend=args.backend)
-    model = raw_model
-elif args.forward:
-    raw_model.forward = torch.compile(raw_model.forward, backend=args.backend)
-    model = raw_model
-else:
-    model = torch.compile(raw_model, backend=args.backend, fullgraph=args.fullgraph)
-optimizer = torch.optim.AdamW(raw_model.parameters(), lr=1e-2, fused=True)
-
 data = torch.randint(40, (64, 17))
 data[:, 1::2] = data[:, ::2][:, :8]  # every second token repeats the one before
-for step in range(args.steps):
-    idx = data[torch.randint(len(data), (8,))]
-    logits = model(idx[:, :-1])
-    loss = F.cross_entropy(logits.flatten(0, 1), idx[:, 1:].flatten())
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    print("step", step, "loss", loss.item())
+weights = []
+for way in args.ways:
+    raw_model = Net()
+    if way == "in-place":
+        raw_model.compile(backend=args.backend, fullgraph=True)
+        model = raw_model
+    elif way == "forward":
+        raw_model.forward = torch.compile(raw_model.forward, backend=args.backend, fullgraph=True)
+        model = raw_model
+    else:
+        model = torch.compile(raw_model, backend=args.backend, fullgraph=True)
+    optimizer = torch.optim.AdamW(raw_model.parameters(), lr=1e-2, fused=True)
 
-model.eval()
-with torch.no_grad():
-    print("held out", F.cross_entropy(model(data[:, :-1]).flatten(0, 1), data[:, 1:].flatten()).item())
+    for step in range(args.steps):
+        idx = data[torch.randint(len(data), (8,))]
+        logits = model(idx[:, :-1])
+        loss = F.cross_entropy(logits.flatten(0, 1), idx[:, 1:].flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        print(way, "step", step, "loss", loss.item())
+
+    model.eval()
+    with torch.no_grad():
+        print("held out", F.cross_entropy(model(data[:, :-1]).flatten(0, 1), data[:, 1:].flatten()).item())
+    weights.append(raw_model.state_dict())
 counters = torch._dynamo.utils.counters
 print("graphs", counters["stats"]["unique_graphs"], "breaks", sum(counters["graph_break"].values()))
 if os.environ.get("SAVE_WEIGHTS"):
-    torch.save(raw_model.state_dict(), os.environ["SAVE_WEIGHTS"])
+    torch.save(weights, os.environ["SAVE_WEIGHTS"])
