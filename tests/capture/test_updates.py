@@ -262,6 +262,23 @@ def test_a_lion_is_measured_by_its_weights() -> None:
     trained(Lion, check)
 
 
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.1, "lambd": 0.1}, {"foreach": True}])
+def test_asgd_is_measured_by_its_weights(settings: dict[str, Any]) -> None:
+    """Its state has the average of the weights, and not their update."""
+
+    def check(
+        net: nn.Module, optimizer: Optimizer, before: dict[nn.Parameter, Tensor], g: list[Tensor]
+    ) -> None:
+        assert LastStep(optimizer).squares() is None
+        assert not updates(net, {}, optimizer)
+        found = updates(net, {p: was.clone() for p, was in before.items()}, optimizer)
+        assert len(found) == len(before)
+        for update, (p, was), gradient in zip(found.values(), before.items(), g, strict=True):
+            agrees(update, p.detach() - was, gradient)
+
+    trained(lambda p: optim.ASGD(p, lr=0.05, **settings), check)
+
+
 @pytest.mark.skipif(not hasattr(optim, "Muon"), reason="no Muon in this torch")
 def test_muon_has_a_spectral_norm_and_a_stable_rank() -> None:
     def check(

@@ -31,7 +31,8 @@ pytestmark = [
 def report(tmp_path: Path) -> Path:
     """More text than a pipe holds, so that the writer notices that nobody reads."""
     run = RunInfo("demo", "cpu", "float32", "train", seed=0, steps=1, loss="sum")
-    calls = tuple(ModuleCall(f"layer{i}", "Linear", call=0, order=i) for i in range(3000))
+    long = "a_layer_with_a_long_name_in_a_network_of_many_layers"
+    calls = tuple(ModuleCall(f"{long}_{i}", "Linear", call=0, order=i) for i in range(1200))
     path = tmp_path / "report.json"
     path.write_text(record_json.dumps(Report("ok", run, calls=calls)), encoding="utf-8")
     return path

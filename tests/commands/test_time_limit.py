@@ -33,7 +33,7 @@ class Deaf(nn.Linear):
                 pass
 class Construction(nn.Linear):
     def __init__(self, *sizes):
-        while True: pass
+        while True: time.sleep(0.001)
 class Endless(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

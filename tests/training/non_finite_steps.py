@@ -50,8 +50,9 @@ class NonFiniteStep:
 
 
 class _Watch(TorchDispatchMode):
-    def __init__(self, script: Path) -> None:
+    def __init__(self, script: Path, first: int) -> None:
         super().__init__()
+        self.first = first
         self.script, self.source = str(script), script.read_text(encoding="utf-8").splitlines()
         self.non_finite: list[Seen] = []
         self.steps = 0
@@ -62,7 +63,7 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if self.busy or self.bad is not None:
+        if self.busy or self.bad is not None or self.steps + 1 < self.first:
             return function(*args, **(kwargs or {}))
         self.busy = True
         before = level((args, kwargs))  # some write their result over what they were given
@@ -119,14 +120,14 @@ class _Enough(BaseException):
 
 
 def first_non_finite(
-    script: Path, arguments: Sequence[str], *, located: bool = True
+    script: Path, arguments: Sequence[str], *, located: int | None
 ) -> NonFiniteStep:
     """Run the script in this process, whose state it changes: call this in one of its own.
 
-    Unless ``located`` it is only seen whether and when a step is NaN or Inf.
+    Whether a step is NaN or Inf is seen in each, and the operations only from step ``located`` on.
     """
-    watch = _Watch(script)
-    watching = watch if located else nullcontext()
+    watch = _Watch(script, located or 0)
+    watching = nullcontext() if located is None else watch
     plain = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,7 +144,7 @@ def first_non_finite(
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         with (
-            torch.autograd.set_detect_anomaly(located, check_nan=False),
+            torch.autograd.set_detect_anomaly(located is not None, check_nan=False),
             watching,
             suppress(_Enough),
         ):

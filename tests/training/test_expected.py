@@ -20,7 +20,10 @@ pytestmark = pytest.mark.slow
 def _in_its_own_process(expected: Expected, *arguments: str) -> NonFiniteStep:
     with ProcessPoolExecutor(1, mp_context=processes.context()) as pool:
         return pool.submit(
-            first_non_finite, expected.path, arguments, located=not arguments
+            first_non_finite,
+            expected.path,
+            arguments,
+            located=None if arguments else expected.step,
         ).result()
 
 

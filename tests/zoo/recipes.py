@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-#: Of torchvision and timm the names alone; of transformers the class of a small config.
+#: Of torchvision and timm the names alone; of transformers the class of a small config. A ViT has
+#: four blocks of its twelve.
 MODELS = (
     *("torchvision:resnet18", "torchvision:mobilenet_v3_small", "torchvision:squeezenet1_1"),
     *("torchvision:shufflenet_v2_x0_5", "torchvision:vgg11_bn"),
@@ -34,7 +35,8 @@ def made(name: str) -> nn.Module:
         import timm
 
         size = {"img_size": SIZE} if which.startswith(("vit", "mixer")) else {}
-        return timm.create_model(which, num_classes=CLASSES, **size)
+        depth = {"depth": 4} if which.startswith("vit") else {}
+        return timm.create_model(which, num_classes=CLASSES, **size, **depth)
     import transformers
 
     kind = "ForSequenceClassification" if which == "Bert" else "ForCausalLM"

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import processes
 import pytest
 import torch
 from rich.console import Console
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 import gradscope
 from gradscope.records.report import Finding
-from zoo import attempts, checks
+from zoo import attempts, checks, running
 from zoo.checks import check
 from zoo.diagnosing import findings, training_loss
 from zoo.entries import Entry, all_entries, matching
@@ -158,7 +159,11 @@ def test_a_missing_call_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_run_outlives_models_that_hang_crash_and_raise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The worker imports its own module: its entries do what the label says."""
+    """The worker imports its own module: its entries do what the label says.
+
+    It is a copied process here: an interpreter for each of three workers proves no more.
+    """
+    monkeypatch.setattr(running.multiprocessing, "get_context", lambda method: processes.context())
     (tmp_path / "behaving.py").write_text(BEHAVING)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     entries = [entry_of(Small, name) for name in ("fine", "hangs", "fine again", "dies", "last")]
