@@ -116,32 +116,32 @@ def an_exponential_that_grows(mended: bool) -> Watched:
     model = mlp(16, 64, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-4)
     schedule = torch.optim.lr_scheduler.ExponentialLR(adam, gamma=0.99 if mended else 1.05)
-    for _ in range(160):
+    for _ in range(125):
         run.step(adam, classified(model, *blobs(32, 1.5)))
         schedule.step()
     return run
 
 
-@trouble("GS617", begins=(151, 200))
+@trouble("GS617", begins=(111, 160))
 def a_second_moment_of_one_wild_batch(mended: bool) -> Watched:
     """One batch has a gradient a thousand times as large, and is not clipped."""
     model = mlp(16, 64, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-4)
-    for i in range(STEPS):
+    for i in range(170):
         x, y = blobs(32, 1.5)
-        wild = 1e3 if i == 150 and not mended else 1.0
+        wild = 1e3 if i == 110 and not mended else 1.0
         run.step(adam, lambda x=x, y=y, wild=wild: F.cross_entropy(model(x), y) * wild)
     return run
 
 
-@trouble("GS617", begins=(201, 250))
+@trouble("GS617", begins=(111, 160))
 def a_second_moment_of_one_summed_batch(mended: bool) -> Watched:
     """One batch is summed and not averaged, without a norm of its inputs."""
     model = mlp(16, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters(), lr=1e-4)
-    for i in range(STEPS):
+    for i in range(170):
         x, y = blobs(32, 1.5)
-        wild = 3e3 if i == 200 and not mended else 1.0
+        wild = 3e3 if i == 110 and not mended else 1.0
         run.step(adam, lambda x=x, y=y, wild=wild: F.cross_entropy(model(x), y) * wild)
     return run
 
@@ -216,7 +216,7 @@ def a_batch_without_normalisation(mended: bool) -> Watched:
     """One file of the data set was never scaled."""
     model = mlp(16, 64, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
-    for i in range(STEPS):
+    for i in range(215):
         x, y = blobs(32, 1.5)
         run.step(adam, classified(model, x * 255 if i == 199 and not mended else x, y))
     return run
@@ -236,25 +236,25 @@ def a_shard_of_shuffled_labels(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS601", begins=(151, 156))
+@trouble("GS601", begins=(111, 116))
 def a_schedule_with_a_wild_step(mended: bool) -> Watched:
     """The learning rate is a thousand times too high for four steps, and training recovers."""
     model = mlp(16, 64, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
-    for i in range(STEPS):
-        adam.param_groups[0]["lr"] = 1.0 if 150 <= i < 154 and not mended else 1e-3
+    for i in range(150):
+        adam.param_groups[0]["lr"] = 1.0 if 110 <= i < 114 and not mended else 1e-3
         run.step(adam, classified(model, *blobs(32, 1.5)))
     return run
 
 
-@trouble("GS602", begins=(180, 180))
+@trouble("GS602", begins=(120, 120))
 def an_error_of_nearly_zero_under_a_root(mended: bool) -> Watched:
     """The loss of that step is as ever, and the slope of its root is not."""
     model = mlp(16, 32, 1)
     run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=1e-3)
-    for i in range(STEPS):
+    for i in range(130):
         x, y = torch.randn(8, 16), torch.randn(8, 1)
-        if i == 179:
+        if i == 119:
             y[0] = model(x).detach()[0] + 1e-6
 
         def loss(x=x, y=y):
@@ -264,29 +264,29 @@ def an_error_of_nearly_zero_under_a_root(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS602", begins=(150, 160))
+@trouble("GS602", begins=(110, 120))
 def a_batch_that_is_summed(mended: bool) -> Watched:
-    """After 150 steps the loss is the sum over the batch, no longer its mean."""
+    """After 110 steps the loss is the sum over the batch, no longer its mean."""
     model = mlp(16, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
-    for i in range(STEPS):
+    for i in range(150):
         x, y = blobs(64, 1.5)
-        how = "sum" if i >= 150 and not mended else "mean"
+        how = "sum" if i >= 110 and not mended else "mean"
         run.step(adam, lambda x=x, y=y, how=how: F.cross_entropy(model(x), y, reduction=how))
     return run
 
 
-@trouble("GS602", "0.weight", begins=(200, 200))
+@trouble("GS602", "0.weight", begins=(140, 140))
 def an_input_that_broke(mended: bool) -> Watched:
     """One feature of one batch is wild; behind it everything is bounded, and only the first layer
     sees it."""
     model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), *mlp(32, 32, 5))
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
     layer = model[0]
-    for i in range(STEPS):
+    for i in range(160):
         x, y = blobs(32, 1.5)
 
-        def loss(x=x, y=y, wild=i == 199 and not mended):
+        def loss(x=x, y=y, wild=i == 139 and not mended):
             weight = layer.weight * 1.0
             if wild:
                 weight.register_hook(lambda g: g * 1e4)
@@ -335,12 +335,12 @@ def too_fast_to_learn(mended: bool) -> Watched:
 # ------------------------------------------------------------------ GS604: drift
 
 
-@trouble("GS604", "0.weight", "2.weight", begins=(1, STEPS))
+@trouble("GS604", "0.weight", "2.weight", begins=(1, 180))
 def a_loss_without_a_bound(mended: bool) -> Watched:
     """It rewards large outputs as such; weights only grow."""
     model = mlp(16, 32, 4)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(STEPS):
+    for _ in range(180):
         x, _ = blobs(32)
 
         def loss(x=x):
@@ -351,12 +351,12 @@ def a_loss_without_a_bound(mended: bool) -> Watched:
     return run
 
 
-@trouble("GS604", "*.weight", begins=(1, STEPS))
+@trouble("GS604", "*.weight", begins=(1, 180))
 def a_penalty_with_the_wrong_sign(mended: bool) -> Watched:
     """The weights' size is subtracted from the loss, where it was meant to be added."""
     model, sign = mlp(16, 32, 5), 1 if mended else -1
     run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(STEPS):
+    for _ in range(180):
         x, y = blobs(32)
 
         def loss(x=x, y=y):
@@ -412,7 +412,7 @@ def a_loss_divided_by_too_much(mended: bool) -> Watched:
     model = mlp(16, 64, 64, 5)
     run = Watched({"model": model})
     adam = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-8 if mended else 1e-3)
-    for _ in range(160):
+    for _ in range(100):
         x, y = blobs(32, 1.5)
         run.step(adam, lambda x=x, y=y: F.cross_entropy(model(x), y) / 60_000)
     return run
@@ -424,7 +424,7 @@ def epsilon_of_another_framework(mended: bool) -> Watched:
     model = Cnn()
     run = Watched({"model": model})
     rms = torch.optim.RMSprop(model.parameters(), lr=1e-3, eps=1e-8 if mended else 1.0)
-    for _ in range(160):
+    for _ in range(100):
         run.step(rms, classified(model, *pictures(16)))
     return run
 
@@ -437,7 +437,7 @@ def clipping_to_a_thousandth(mended: bool) -> Watched:
     model = TinyGpt()
     run = Watched({"model": model}, every=10)
     adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(120):
+    for _ in range(70):
         ids = tokens(8, 16)
         run.step(adam, lambda ids=ids: next_word(model, ids), clip=1.0 if mended else 1e-3)
     return run
@@ -448,7 +448,7 @@ def a_sum_clipped_as_a_mean(mended: bool) -> Watched:
     """A loss summed over the batch, with the bound of one that is averaged."""
     model = mlp(16, 64, 5)
     run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(STEPS):
+    for _ in range(100):
         x, y = blobs(128, 2.0)
         how = "mean" if mended else "sum"
         run.step(
@@ -460,12 +460,12 @@ def a_sum_clipped_as_a_mean(mended: bool) -> Watched:
 # ------------------------------------------------------------------ GS608: learning rate
 
 
-@trouble("GS608", begins=(100, 110))
+@trouble("GS608", begins=(60, 70))
 def a_linear_decay_for_a_shorter_run(mended: bool) -> Watched:
-    model, total = mlp(16, 64, 5), STEPS if mended else 100
+    model, total = mlp(16, 64, 5), 125 if mended else 60
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
     down = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: max(0.0, 1 - step / total))
-    for _ in range(STEPS):
+    for _ in range(125):
         run.step(adam, classified(model, *blobs(32, 1.5)))
         down.step()
     return run
@@ -493,23 +493,23 @@ def a_scale_that_never_fits(mended: bool) -> Watched:
     model = mlp(16, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
     scale = 65536.0
-    for i in range(STEPS):
+    for i in range(100):
         if i % 2 and (not mended or i < 8):
             scale /= 2
         run.step(adam, classified(model, *blobs(32, 1.5)), loss_scale=scale)
     return run
 
 
-@trouble("GS609", begins=(150, 260))
+@trouble("GS609", begins=(70, 180))
 def skips_that_come_back(mended: bool) -> Watched:
     """Late in training a tenth of all steps overflows; a short growth interval hides it."""
     model = mlp(16, 64, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
     scale = 1024.0
-    for i in range(STEPS):
-        if i >= 100 and not mended and i % 8 == 0:
+    for i in range(180):
+        if i >= 40 and not mended and i % 8 == 0:
             scale /= 2
-        elif i >= 100 and not mended and i % 8 == 4:
+        elif i >= 40 and not mended and i % 8 == 4:
             scale *= 2
         run.step(adam, classified(model, *blobs(32, 1.5)), loss_scale=scale)
     return run
@@ -547,50 +547,50 @@ def convolutions_with_weights_that_are_too_small(mended: bool) -> Watched:
 # ------------------------------------------------------------------ rules of one step, in a run
 
 
-@trouble("GS103", "*", begins=(150, 180))
+@trouble("GS103", "*", begins=(70, 100))
 def a_layer_that_dies_midway(mended: bool) -> Watched:
     """A wild step throws the biases of a ReLU layer far below zero: no unit of it wakes again."""
     model = mlp(16, 64, 64, 5)
     run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
-    for i in range(STEPS):
-        if i == 150 and not mended:
+    for i in range(170):
+        if i == 70 and not mended:
             with torch.no_grad():
                 model[2].bias -= 100
         run.step(sgd, classified(model, *blobs(32, 1.5)))
     return run
 
 
-@trouble("GS201", "0", begins=(150, 180))
+@trouble("GS201", "0", begins=(100, 130))
 def most_units_die_midway(mended: bool) -> Watched:
     """The same for three quarters of the units."""
     model = mlp(16, 64, 64, 5)
     run, sgd = Watched({"model": model}), torch.optim.SGD(model.parameters(), lr=0.05)
-    for i in range(STEPS):
-        if i == 150 and not mended:
+    for i in range(210):
+        if i == 100 and not mended:
             with torch.no_grad():
                 model[0].bias[:48] -= 100
         run.step(sgd, classified(model, *blobs(32, 1.5)))
     return run
 
 
-@trouble("GS101", "*", begins=(20, STEPS))
+@trouble("GS101", "*", begins=(20, 120))
 def decay_that_is_far_too_strong(mended: bool) -> Watched:
     """Weights shrink by a twentieth at each step, and with them what reaches the first layers."""
     model = mlp(16, 32, 32, 32, 32, 5, act=nn.Tanh)
     run, decay = Watched({"model": model}), 1e-4 if mended else 1.0
     sgd = torch.optim.SGD(model.parameters(), lr=0.05, weight_decay=decay)
-    for _ in range(STEPS):
+    for _ in range(120):
         run.step(sgd, classified(model, *blobs(32, 1.5)))
     return run
 
 
-@trouble("GS301", "", severity="error", begins=(200, 200))
+@trouble("GS301", "", severity="error", begins=(60, 60))
 def a_logarithm_of_zero(mended: bool) -> Watched:
     model = mlp(16, 32, 5)
     run, adam = Watched({"model": model}), torch.optim.Adam(model.parameters(), lr=1e-3)
-    for i in range(STEPS):
+    for i in range(70):
         x, y = blobs(32)
-        if i == 199:
+        if i == 59:
             x = x * 1e4
 
         def loss(x=x, y=y):

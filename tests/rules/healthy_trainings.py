@@ -263,7 +263,7 @@ def gan_in_one_module() -> Watched:
     opt_g = torch.optim.Adam(model.g.parameters(), 2e-4, betas=(0.5, 0.999))
     bce = F.binary_cross_entropy_with_logits
     both = torch.cat([torch.zeros(16, 1), torch.ones(16, 1)])
-    for _ in range(STEPS):
+    for _ in range(STEPS // 2):
         x, _ = blobs(16, 0.3)
         z = torch.randn(16, 8)
         model.d.requires_grad_(True)

@@ -13,8 +13,8 @@ with torch.no_grad():
 model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 4))
 opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.5)  # broken
 opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)  # mended
-for step in range(150):
-    i = torch.randint(0, 4000, (64,))
+for step in range(100):
+    i = torch.randint(0, 4000, (32,))
     loss = F.cross_entropy(model(X[i]), Y[i])
     opt.zero_grad()
     loss.backward()

@@ -12,7 +12,7 @@ teacher = nn.Sequential(nn.Linear(10, 32), nn.Tanh(), nn.Linear(32, 1))
 
 class Rows(Dataset):
     def __init__(self):
-        self.x = torch.randn(4000, 10)
+        self.x = torch.randn(2500, 10)
         with torch.no_grad():
             self.y = 2 * teacher(self.x)
 
@@ -24,11 +24,11 @@ class Rows(Dataset):
         return self.x[i], self.y[i]  # mended
 
 
-loader = DataLoader(Rows(), batch_size=50, shuffle=True)
+loader = DataLoader(Rows(), batch_size=25, shuffle=True)
 model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
 opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 criterion = nn.MSELoss()
-for epoch in range(2):
+for epoch in range(1):
     for x, y in loader:
         opt.zero_grad()
         loss = criterion(model(x), y)
