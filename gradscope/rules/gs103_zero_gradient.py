@@ -170,7 +170,7 @@ def _by_model(
 
 
 def _has_weight(members: Sequence[LoopParameter]) -> bool:
-    return any(len(one.shape) > 1 for one in members)
+    return any(len(one.shape) > 1 and 0 not in one.shape for one in members)
 
 
 def _unnormalised(

@@ -991,4 +991,20 @@ HEALTHY = {
             (edge + (slope - 1).square().mean()).backward()
             optimizer.step()
         """,
+    "a teacher that is loaded before the loop, an action that the cross entropy scores": """
+        import copy
+        old = copy.deepcopy(net)
+        old.load_state_dict(net.state_dict())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = torch.randn(16, 4), torch.arange(16) % 2
+            policy = torch.distributions.Categorical(logits=net(inputs))
+            action = policy.sample()
+            reward = (action == (inputs[:, 0] > 0)).float() - 0.5
+            entropy = -policy.log_prob(policy.sample()).mean()
+            cost = F.cross_entropy(policy.logits, action, reduction="none")
+            optimizer.zero_grad()
+            ((cost * reward).mean() - 0.01 * entropy).backward()
+            optimizer.step()
+        """,
 }

@@ -152,7 +152,12 @@ def _is_indexed(tensor: torch.Tensor) -> bool:
         match node:
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Name() | ast.Slice()):
                 of = known.get(name)
-                if not isinstance(of, torch.Tensor) or type(of) not in PLAIN or not of.dim():
+                if (
+                    not isinstance(of, torch.Tensor)
+                    or type(of) not in PLAIN
+                    or of.is_nested
+                    or not of.dim()
+                ):
                     continue
                 alike = of.shape[1:] == tensor.shape[1:]
                 if alike and len(tensor) <= len(of) <= 2 * len(tensor):

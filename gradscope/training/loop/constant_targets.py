@@ -245,7 +245,7 @@ class TargetsOfLayer:
         if self.loss == "mse_loss" or answer.variance is None:
             return answer.variance
         beta = self.beta or 0.0
-        return answer.variance / (2 * beta) if 0 <= self._most - self._least <= beta else None
+        return answer.variance / (2 * beta) if 0 < self._most - self._least <= beta else None
 
 
 class Targets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,6 +18,7 @@ from gradscope.training.discovery import frozen_modules, holder_of, variable_nam
 from gradscope.training.guard import Guard
 from gradscope.training.loop.model_uses import plain_parameters, signature
 from gradscope.training.loop.script_lines import (
+    main_text,
     script_place,
     written_assignment,
     written_in_main,
@@ -150,7 +152,20 @@ def _updated(name: str) -> str | None:
     last = written_in_main(pattern, last=True)
     if last != written_in_main(pattern):
         return last
-    return last if written_in_main(rf"\b{variable}\s*=[^=\n]*\bdeepcopy\s*\(") else None
+    copied = written_in_main(rf"\b{variable}\s*=[^=\n]*\bdeepcopy\s*\(")
+    return last if last is not None and copied is not None and _is_later(last, copied) else None
+
+
+def _is_later(load: str, copied: str) -> bool:
+    """Return True if a line is in a loop or a function that another is not in."""
+    tree = (main_text() or ("", ast.Module([], [])))[1]
+    line, other = (int(place.rpartition(":")[2]) for place in (load, copied))
+    return any(
+        node.lineno <= line <= (node.end_lineno or 0)
+        and not node.lineno <= other <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For | ast.While | ast.FunctionDef)
+    )
 
 
 def _digest(module: nn.Module) -> str:

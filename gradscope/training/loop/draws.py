@@ -88,6 +88,8 @@ class OtherDraws:
         line = script_line()
         mine = self._of is not None and self._of() is distribution
         if mine and drawn_at is not None and line is not None and _draws_itself(line):
+            if _is_scored_by_hand(drawn_at):
+                return
             self._found = type(distribution).__name__, str(drawn_at), str(line)
             if not _equal(first(), value):  # of two actions they are often equal by chance
                 self._differ.add(self._found)
@@ -120,6 +122,31 @@ def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
         return False
     with _disable_current_modes():
         return torch.equal(one.detach().flatten(), other.detach().flatten())
+
+
+def _is_scored_by_hand(drawn_at: ScriptLine) -> bool:
+    """Return True if the variable of a sample is given to a cross entropy, or chooses among log
+    probabilities: ``log_softmax(x, 1).gather(1, a)``."""
+    tree = tree_of(drawn_at.file)
+    scope = ast.Module([], []) if tree is None else innermost(tree, drawn_at.line)
+    drawn = {
+        target.id
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Assign) and is_at(node, drawn_at.line)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(scope):
+        if not isinstance(node, ast.Call):
+            continue
+        name = last_name(node.func)
+        chooses = name in ("gather", "take_along_dim") and "log" in ast.unparse(node)
+        if chooses or name in ("cross_entropy", "nll_loss"):
+            given = [*node.args, *(one.value for one in node.keywords)]
+            of = (n.id for one in given for n in ast.walk(one) if isinstance(n, ast.Name))
+            if drawn & {*of}:
+                return True
+    return False
 
 
 def _draws_itself(line: ScriptLine) -> bool:

@@ -398,7 +398,10 @@ def _betas(optimizer: Optimizer) -> tuple[float, ...]:
 
 
 def _momentum(optimizer: Optimizer) -> float:
-    """Return the momentum of its first group; 0 without one, and with dampening."""
+    """Return the momentum of its first group; 0 without one, with dampening, and for an optimizer
+    of the script: there it may be the rate of a mean."""
+    if not isinstance(optimizer, torch.optim.SGD | torch.optim.RMSprop):
+        return 0.0
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     momentum = group.get("momentum")
     return float(momentum) if isinstance(momentum, float) and not group.get("dampening") else 0.0

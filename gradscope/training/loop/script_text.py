@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeGuard
 
 from torch import nn
 
@@ -33,7 +32,7 @@ def shuffled_alone() -> Iterator[LoopFact]:
             case ast.Assign(
                 targets=[ast.Name(id=name)],
                 value=ast.Subscript(value=ast.Name(id=of), slice=index),
-            ) if name == of:
+            ) if name == of and not _is_seeded(index):
                 once = isinstance(index, ast.Name) and index.id in drawn and uses[index.id] == 1
                 if once or _is_permutation(index):
                     line = f"{shown(file)}:{node.lineno}"
@@ -130,16 +129,27 @@ def _apart(block: Sequence[ast.stmt], tree: ast.Module) -> Iterator[tuple[str, s
                 if before != name and _are_pairs(before, name, tree):
                     yield before, name, statement.lineno
             shuffled.append(name)
-        elif any("seed" in last_name(one.func) for one in ast.walk(statement) if _is_call(one)):
+        elif _is_seeded(statement):
             shuffled.clear()
 
 
-def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
-    return isinstance(node, ast.Call)
+#: Parts of the names of what sets the state of a random generator, or makes one.
+_SEEDS = ("seed", "state", "rng", "Random", "Generator")
+
+
+def _is_seeded(node: ast.AST) -> bool:
+    """Return True if a call in a statement or expression sets or makes a random generator.
+
+    Two generators with one seed give two arrays the same order.
+    """
+    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call))
+    return any(part in last_name(call.func) for call in calls for part in _SEEDS)
 
 
 def _reordered(statement: ast.stmt) -> str | None:
     """Return the array that a statement puts into a random order; None for another statement."""
+    if _is_seeded(statement):
+        return None
     match statement:
         case ast.Assign(
             targets=[ast.Name(id=name)],
@@ -189,29 +199,71 @@ def written_views() -> Iterator[LoopFact]:
 
 def _swapped(block: Sequence[ast.stmt]) -> Iterator[tuple[ast.Call, list[str]]]:
     """Yield each view of a block that swaps the sizes of an array, with the names of these sizes in
-    their true order."""
+    their true order.
+
+    Functions inside have variables of their own. A padded array is silent: such a view shifts its
+    rows, as relative positions do in attention.
+    """
     known: dict[str, list[str]] = {}
+    padded: set[str] = set()
     for statement in block:
-        for node in ast.walk(statement):
+        assigned = statement.value if isinstance(statement, ast.Assign) else statement
+        known = _without(known, _changed(assigned))
+        for node in _of_scope(assigned):
             array, after = _view(node)
             before = known.get(array, [])
             if isinstance(node, ast.Call) and after != before and sorted(after) == sorted(before):
                 yield node, before
-        changed = _names(statement, ast.Store)
-        known = {
-            array: sizes
-            for array, sizes in known.items()
-            if array not in changed and not changed & set(sizes)
-        }
+        known = _without(known, _changed(statement))
         match statement:
+            case ast.Assign(targets=[ast.Name(id=array)], value=value):
+                calls = (one for one in ast.walk(value) if isinstance(one, ast.Call))
+                pads = any(part in last_name(c.func) for c in calls for part in _PADS)
+                padded = padded | {array} if pads else padded - {array}
             case ast.Assign(
                 targets=[ast.Tuple(elts=names)],
                 value=ast.Attribute(value=ast.Name(id=array), attr="shape")
                 | ast.Call(func=ast.Attribute(value=ast.Name(id=array), attr="size"), args=[]),
             ):
                 sizes = [one.id for one in names if isinstance(one, ast.Name)]
-                if len(set(sizes)) == len(names):
+                if len(set(sizes)) == len(names) and array not in padded:
                     known[array] = sizes
+
+
+#: Parts of the names of what makes an array larger.
+_PADS = ("pad", "Pad", "cat", "stack")
+
+
+def _changed(node: ast.AST) -> set[str]:
+    """Return the variables that are set, or whose tensors are changed: ``x.t_()``, ``x.data =``."""
+    found = _names(node, ast.Store)
+    for one in ast.walk(node):
+        match one:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr)) if attr.endswith(
+                "_"
+            ):
+                found.add(name)
+            case ast.Attribute(value=ast.Name(id=name), ctx=ast.Store()):
+                found.add(name)
+    return found
+
+
+def _without(known: dict[str, list[str]], changed: set[str]) -> dict[str, list[str]]:
+    """Return the arrays with known sizes without those that changed, or whose sizes did."""
+    return {
+        array: sizes
+        for array, sizes in known.items()
+        if array not in changed and not changed & set(sizes)
+    }
+
+
+def _of_scope(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node and all inside it, except functions and classes."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _of_scope(child)
 
 
 def _view(node: ast.AST) -> tuple[str, list[str]]:
