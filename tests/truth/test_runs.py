@@ -77,11 +77,6 @@ def test_r3d_18() -> None:
     check(zoo("r3d_18"), torch.randn(1, 3, 4, 32, 32))
 
 
-def test_raft_small() -> None:
-    frames = torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128)
-    check(zoo("raft_small"), frames, lambda flows: sum(flow.abs().mean() for flow in flows))
-
-
 @pytest.mark.parametrize(
     ("name", "size"), [("vit_tiny_patch16_224", 224), ("mobilenetv3_small_050", 64)]
 )
