@@ -191,7 +191,7 @@ def a_decoder_without_a_warm_up(mended: bool) -> Watched:
     """With one it learns at this rate; without, its loss has doubled at step 3."""
     model = Decoder(width=128, blocks=4, norm=True)
     run, adam = Watched({"model": model}), torch.optim.AdamW(model.parameters())
-    for i in range(45):
+    for i in range(45 if mended else 10):
         warmed(adam, 0.1, i, mended)
         run.step(adam, lambda: next_word(model, tokens(8, 16)))
     return run
@@ -202,7 +202,7 @@ def rmsprop_without_a_warm_up(mended: bool) -> Watched:
     """Its first step is ten times the learning rate: the loss has doubled at step 2."""
     model = mlp(16, 512, 512, 5)
     run, rms = Watched({"model": model}), torch.optim.RMSprop(model.parameters())
-    for i in range(60):
+    for i in range(60 if mended else 10):
         warmed(rms, 3e-3, i, mended)
         run.step(rms, classified(model, *blobs(32, 1.5)))
     return run
@@ -736,7 +736,7 @@ def a_router_without_a_balancing_loss(mended: bool) -> Watched:
 
 @trouble("GS209", "blocks.2", begins=(20, 120))
 def a_gate_that_does_not_train(mended: bool) -> Watched:
-    model = Decoder(blocks=4)
+    model = Decoder(blocks=3)
     nn.init.zeros_(model.blocks[2].gate)
     model.blocks[2].gate.requires_grad_(mended)
     return decoded(model, steady, MORE)

@@ -449,7 +449,7 @@ def mixture_of_experts_with_a_balancing_loss() -> Watched:
 
 @training
 def gates_that_begin_at_zero() -> Watched:
-    model = Decoder(blocks=3)
+    model = Decoder(blocks=2)
     for block in model.blocks:
         nn.init.zeros_(block.gate)
     run, adam = Watched({"model": model}, every=10), torch.optim.AdamW(model.parameters(), lr=3e-3)
