@@ -265,6 +265,9 @@ class LoopModel:
             changed since it was found.
         fixed_norms: the batch norms with momentum 0 whose running statistics are still the
             initial ones.
+        slow_norms: the batch norms whose running statistics are still for more than half the
+            initial ones; ``slow_norm`` is the momentum of the first, and the number of batches
+            that it has read.
     """
 
     id: int
@@ -286,6 +289,8 @@ class LoopModel:
     eval_at: str | None = None
     unchanged: bool = False
     fixed_norms: tuple[str, ...] = ()
+    slow_norms: tuple[str, ...] = ()
+    slow_norm: tuple[float, int] = (0.0, 0)
     steps: int = 0
 
 

@@ -95,6 +95,11 @@ class LoopFact:
             - "written-dropout": a call in the script's text; ``words`` is the call
             - "unmasked-target": a target of Q-learning in the script's text, ``words``, that does
               not depend on the end of an episode
+            - "inverted-end": a target in the text, the first of ``words``, multiplies the next
+              state's value by the flag of an episode's end, the second
+            - "reversed-returns": the text appends discounted returns to ``name`` from the last to
+              the first, and never turns the list round
+            - "truncated-masks": the text rounds a result of ToTensor, ``words``, down to integers
             - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
               else uses, or beside a slice of another array, the first of ``words``
             - "shuffled-apart": the text shuffles ``name`` and the first of ``words`` separately,
@@ -417,7 +422,7 @@ class LoopInputs:
 
     Attributes:
         model: the model's number.
-        readings: the number of evaluations read.
+        readings: the number of evaluations read, all on as many samples.
         mean, deviation: those of the inputs in training.
         least_shift: the smallest shift of an evaluation's mean, in these deviations.
         least_ratio: the smallest quotient of the two deviations, the larger divided by the
@@ -492,14 +497,15 @@ class LoopCopy:
         of: the name of the model, or the part of it, with equal weights at the start.
         calls: the number of its calls.
         steps: the number of steps with a call.
-        unchanged: True if its weights are those from before the first step.
+        compared: the number of steps after which its weights were read last.
+        unchanged: True if they were those from before the first step.
         stale_buffers: True if its weights changed, but its buffers (such as running statistics)
             did not, while the buffers of the model ``of`` did.
         follows: True if its name or class, or those of its owner, say that it follows the
             model ``of``: "target", "ema".
         location: the line of its first call.
         made: the line that assigns it, if there is one.
-        updated: the last line that loads weights into it, if there are several.
+        updated: the last line that loads weights into it, unless that is its start.
     """
 
     name: str
@@ -512,6 +518,7 @@ class LoopCopy:
     location: str | None = None
     made: str | None = None
     updated: str | None = None
+    compared: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ RULE = Rule(
         "Multiplies the mean update, divided by the weight, of the sampled steps by the number "
         "of steps: no weight can have moved farther. It fires if that is a small part of the "
         "weights' norm, and the loss has hardly fallen. A learning rate that still rises does "
-        "not count."
+        "not count. It also fires at the end of the script, if the loss has hardly fallen and a "
+        "LambdaLR multiplies the base rate by a small factor at most, as by a rate."
     ),
     why=(
         "The network is still nearly as initialised. GS104 needs a ratio of 2e-7 in one step; "
@@ -38,6 +39,8 @@ RULE = Rule(
                   CHOSEN),
         Threshold("left", 0.95, "the loss divided by that of the first steps, above which it fires",
                   CHOSEN),
+        Threshold("factor", 0.05, "largest factor of a LambdaLR, below which it fires", CHOSEN),
+        Threshold("base", 0.5, "base rate, below which a LambdaLR's factor is judged", CHOSEN),
         Threshold("samples", 5, "samples needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
@@ -55,6 +58,26 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     if course is None or len(loop.optimizers) != 1 or not is_left(course, limits["left"]):
         return
     optimizer = loop.optimizers[0]
+    for made in loop.schedulers if loop.ended and not optimizer.rises else ():
+        base = made.target or 0.0
+        share = optimizer.peak / base if base else 1.0
+        mine = made.optimizer == optimizer.name and made.kind == "LambdaLR"
+        # With a base rate of 1, the function gives the rate itself.
+        if mine and base < limits["base"] and share < limits["factor"]:
+            yield RULE.in_loop(
+                loop,
+                optimizer.name,
+                f"the learning rate is at most {optimizer.peak:g}: `{made.name}` ({made.kind}) "
+                f"multiplies the base rate {base:g} by at most {share:g}. The loss is at "
+                f"{number(course.last)}, and began at {number(course.first)}.",
+                advice="Let the function return a factor of the base rate, 1 at its highest; or "
+                "make the optimizer with `lr=1`.",
+                value=share,
+                limit=limits.of("factor"),
+                cause="factor",
+                location=made.made or made.location or optimizer.location,
+            )
+            return
     for one in loop.weights:
         moved = one.ratio * loop.steps
         if one.samples < limits["samples"] or not 0 < moved < limits["moved"] or optimizer.rises:

@@ -42,6 +42,7 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for the losses on each layer's scores."""
+    rounded = next(iter(loop.facts_of("truncated-masks")), None)
     for place, one in enumerate(loop.targets):
         batches = one.batches - one.empty
         if one.value is None or one.least < limits["targets"]:
@@ -54,13 +55,18 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             continue
         classes = one.loss == "cross_entropy"
         what = f"class {one.value:g} of {one.classes:,}" if classes else f"{one.value:g}"
+        why = rounded if one.value == 0 else None
         yield RULE.in_loop(
             loop,
             "",
             f"all {one.targets - one.ignored:,} targets that were read are {what}, in "
-            f"{plural(batches, 'batch', 'batches')}: the network can ignore its input.",
+            f"{plural(batches, 'batch', 'batches')}: the network can ignore its input."
+            + (f" `{why.words[0]}` rounds them down: ToTensor divides by 255." if why else ""),
+            advice="Make the mask without ToTensor: `torch.from_numpy(np.array(mask)).long()`."
+            if why
+            else None,
             value=float(batches),
             limit=limits.of("batches"),
             cause=str(place) if place else None,
-            location=one.made_at or of_loss(loop, one),
+            location=(why and why.location) or one.made_at or of_loss(loop, one),
         )

@@ -36,7 +36,7 @@ RULE = Rule(
         "PyTorch, torch.optim.swa_utils.AveragedModel: call update_parameters",
     ),
     thresholds=(
-        Threshold("steps", 20, "steps of the run needed to judge", CHOSEN),
+        Threshold("steps", 20, "steps needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
 )  # fmt: skip
@@ -44,9 +44,11 @@ RULE = Rule(
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each copy."""
-    if not loop.ended or loop.cut or loop.steps < limits["steps"]:
+    if not loop.ended or loop.cut:
         return
     for one in loop.copies:
+        if one.compared < limits["steps"]:
+            continue
         if one.calls and one.stale_buffers and one.follows:
             yield RULE.in_loop(
                 loop,
@@ -66,8 +68,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             loop,
             one.name,
             f"`{one.name}` never changes: it still has the weights that `{one.of}` began "
-            f"with, after {plural(loop.steps, 'step')}, and {plural(one.steps, 'step')} of "
-            f"them call it.{_unreached(one)}",
+            f"with, after {plural(one.compared, 'step')}, and {plural(one.steps, 'step')} "
+            f"call it.{_unreached(one)}",
             advice=one.updated
             and "Let the update run more often than the training is long, and check its condition.",
             value=float(one.calls),

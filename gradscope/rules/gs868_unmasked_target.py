@@ -14,7 +14,8 @@ RULE = Rule(
     what=(
         "Reads the text of the script. It fires if a target is a reward plus a discount times a "
         "maximum, a flag such as `done` ends episodes, and no expression computes with such a "
-        "flag. It is silent if any `if`, `where`, mask or product uses one."
+        "flag. It is silent if any `if`, `where`, mask or product uses one. It also fires if the "
+        "discounted value is multiplied by the flag itself, and no expression inverts it."
     ),
     why=(
         "A terminal state has no value. If the target adds one, values grow to those of an "
@@ -40,5 +41,17 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             "episode, too: nothing masks it with the flag that ends episodes.",
             value=1.0,
             cause=str(number) if number else None,
+            location=one.location,
+        )
+    for number, one in enumerate(loop.facts_of("inverted-end")):
+        target, flag = one.words
+        yield RULE.in_loop(
+            loop,
+            "",
+            f"the target `{target}` multiplies the next state's value by `{flag}`, the flag of an "
+            "episode's end: no other state gets a value from the next.",
+            advice=f"Multiply by `(1 - {flag})`, as a float.",
+            value=1.0,
+            cause=f"inverted {number}" if number else "inverted",
             location=one.location,
         )

@@ -12,7 +12,8 @@ RULE = Rule(
     severity="warning",
     summary="a recurrent network reads padding after the text, and its last state is used",
     what=(
-        "Reads the first tokens of each nn.Embedding with a `padding_idx`, and the text of the "
+        "Reads the first tokens of each nn.Embedding, whose padding is its `padding_idx` or token "
+        "0, and the text of the "
         "class that owns the nn.RNN, nn.LSTM or nn.GRU after it. It fires if, in half of the "
         "sequences, the second half and more is padding at the end, the network gets their vectors "
         "in this order, "

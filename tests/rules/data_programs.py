@@ -179,7 +179,7 @@ BROKEN = {
                     net(x), ema(x)
         """, "ema"),
     "a target network that is never updated": LoopProgram(
-        "GS835", ("`target_net` never changes", "23 steps of them call it"), """
+        "GS835", ("`target_net` never changes", "23 steps call it"), """
         net = nn.Linear(4, 2)
         target_net = nn.Linear(4, 2)  # here
         target_net.load_state_dict(net.state_dict())
@@ -212,6 +212,27 @@ BROKEN = {
             if step % 8 == 7:  # mended
                 target_net.load_state_dict(net.state_dict())  # here
         """, "target_net"),
+    "an average of weights in a function, without an effect": LoopProgram(
+        "GS835", ("`ema` never changes", "with, after 30 steps"), """
+        import copy
+
+        def train():
+            net = new()
+            ema = copy.deepcopy(net)  # here
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(32):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                for mine, other in zip(ema.parameters(), net.parameters()):
+                    mine = 0.9 * mine + 0.1 * other.data  # broken
+                    mine.data.mul_(0.9).add_(other.data, alpha=0.1)  # mended
+                with torch.no_grad():
+                    ema(x)
+
+        train()
+        """, "ema"),
     "an average of weights without the running statistics": LoopProgram(
         "GS835", ("its buffers never change",), """
         import copy
@@ -260,7 +281,7 @@ BROKEN = {
                     average.module(x)
         """, "module"),
     "a lambda that gives the rate itself": LoopProgram(
-        "GS612", ("`scheduler` (LambdaLR) multiplies the base rate 0.001 by 0.001",), """
+        "GS612", ("`scheduler` (LambdaLR) multiplies the base rate 0.001 by at most 0.001",), """
         y = (x[:, 0] > 0).long()
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)  # broken
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # mended
@@ -666,6 +687,27 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a slow average of weights in a function": """
+        import copy
+
+        def train():
+            y = (x[:, 0] > 0).long()
+            net = new()
+            ema = copy.deepcopy(net)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(96):
+                chosen = torch.arange(step, step + 16) % 64
+                optimizer.zero_grad()
+                F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+                optimizer.step()
+                with torch.no_grad():
+                    for mine, other in zip(ema.state_dict().values(), net.state_dict().values()):
+                        mine.mul_(0.999).add_(other, alpha=0.001)
+                    if step % 8 == 7:
+                        ema(x)
+
+        train()
+        """,
     "all training rows in each step, by their index": """
         train = torch.arange(48)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

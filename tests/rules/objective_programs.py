@@ -311,6 +311,52 @@ BROKEN = {
             F.smooth_l1_loss(chosen, target).backward()
             optimizer.step()
         """),
+    "a target of Q-learning at the end of the episode alone": LoopProgram(
+        "GS868", ("multiplies the next state's value by `done`, the flag",),
+"""
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+        for step in range(24):
+            state, after = torch.randn(16, 4), torch.randn(16, 4)
+            reward, action = state[:, 0].sign(), torch.randint(2, (16,))
+            done = (after[:, 1] > 1).float()
+            gamma = 0.9
+            with torch.no_grad():
+                best = net(after).max(1).values
+                target = reward + gamma * best * done  # broken # here
+                target = reward + gamma * best * (1 - done)  # mended
+            chosen = net(state).gather(1, action[:, None]).squeeze(1)
+            optimizer.zero_grad()
+            F.smooth_l1_loss(chosen, target).backward()
+            optimizer.step()
+        """,
+    ),
+    "returns that are never turned round": LoopProgram(
+        "GS883", ("`returns.append(total)` in a loop from the last reward to the first",), """
+        from torch.distributions import Categorical
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+
+        def finish(scores, rewards):
+            total, returns = 0.0, []
+            for reward in reversed(rewards):
+                total = reward + 0.9 * total
+                returns.append(total)  # here
+            returns.reverse()  # mended
+            returns = torch.tensor(returns)
+            returns = (returns - returns.mean()) / (returns.std() + 1e-8)
+            optimizer.zero_grad()
+            (-(torch.stack(scores) * returns).sum()).backward()
+            optimizer.step()
+
+        for episode in range(12):
+            scores, rewards = [], []
+            for step in range(8):
+                policy = Categorical(logits=net(x[step + episode]))
+                action = policy.sample()
+                scores.append(policy.log_prob(action))
+                rewards.append(float(action == y[step + episode]))
+            finish(scores, rewards)
+        """),
     "a target of Q-learning with the index of the best action": LoopProgram(
         "GS870", ("`reward + 0.9 * best * (1 - end)` uses",), _VALUES.format(
             best="best = net(after).max(1)[1]  # broken # here\n"

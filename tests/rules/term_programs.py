@@ -217,6 +217,25 @@ BROKEN = {
                 net.train()
         """,
     ),
+    "an evaluation that is not normalized, beside one on the training data": LoopProgram(
+        "GS848",
+        ("inputs have mean 1", "in training"),
+        """
+        pixels = 120 + 40 * x
+        mean, deviation = pixels[:40].mean(), pixels[:40].std()
+        train, held = (pixels[:40] - mean) / deviation, pixels[40:]
+        held = (held - mean) / deviation  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            chosen = torch.randperm(40)[:16]
+            optimizer.zero_grad()
+            F.cross_entropy(net(train[chosen]), y[chosen]).backward()
+            optimizer.step()
+            for inputs in (held, train) if step % 4 == 3 else ():
+                with torch.no_grad():
+                    net(inputs)  # here
+        """,
+    ),
     "weights of two tasks, without the logarithm": LoopProgram(
         "GS849",
         ("`exp` of a parameter", "it goes to zero"),
@@ -311,6 +330,56 @@ BROKEN = {
                 inputs, labels = batch(step + part)
                 (F.cross_entropy(net(inputs), labels) / 4).backward()
             optimizer.step()
+        """,
+    ),
+    "a batch norm with the momentum of another library": LoopProgram(
+        "GS856",
+        ("`1`: with momentum 0.001000, 91% of the running mean and variance", "after 96 batches"),
+        """
+        y = (x[:, 0] > 0).long()
+        norm = nn.BatchNorm1d(8, momentum=0.001)  # broken
+        norm = nn.BatchNorm1d(8)  # mended
+        net = nn.Sequential(nn.Linear(4, 8), norm, nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(96):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            net(x)
+        """,
+    ),
+    "masks of classes that ToTensor divides by 255": LoopProgram(
+        "GS820",
+        ("are class 0 of 3", "`self.scale(mask).squeeze(0).long()` rounds them down"),
+        """
+        import numpy
+        from torchvision.transforms import ToTensor
+
+        class Masks(torch.utils.data.Dataset):
+            def __init__(self):
+                self.scale = ToTensor()
+
+            def __len__(self):
+                return 48
+
+            def __getitem__(self, index):
+                mask = (numpy.arange(64).reshape(8, 8, 1) + index) % 3
+                mask = mask.astype(numpy.uint8)
+                picture = torch.from_numpy(mask[..., 0]).float()[None] + 0.1 * torch.randn(1, 8, 8)
+                mask = self.scale(mask).squeeze(0).long()  # broken # here
+                mask = torch.from_numpy(mask[..., 0]).long()  # mended
+                return picture, mask
+
+        net = nn.Sequential(nn.Conv2d(1, 8, 1), nn.ReLU(), nn.Conv2d(8, 3, 1))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+        for epoch in range(8):
+            for picture, mask in DataLoader(Masks(), batch_size=8):
+                optimizer.zero_grad()
+                F.cross_entropy(net(picture), mask).backward()
+                optimizer.step()
         """,
     ),
     "a batch norm without momentum": LoopProgram(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -33,6 +34,10 @@ _FOLLOWS = re.compile(
 )
 
 
+#: A copy is compared again when its calls have grown by this factor.
+_OFTEN = 1.25
+
+
 class _Copy:
     """One copy."""
 
@@ -47,13 +52,27 @@ class _Copy:
         self.steps = set[int]()
         self.location: str | None = None
         self.unchanged, self.stale_buffers = True, False
+        self.compared = 0  # the number of steps that had ended then
+        self._due = 1  # the next call before which they are compared
 
-    def compare(self) -> None:
-        """Note the changes since the start."""
+    def called(self, steps: int) -> None:
+        """Note a call after so many steps.
+
+        A script's function often frees the copy before the end, so it is compared at some calls.
+        """
+        self.calls += 1
+        self.steps.add(steps)
+        if self.follows and self.calls >= self._due:
+            self._due = math.ceil(_OFTEN * self.calls)
+            self.compare(steps)
+
+    def compare(self, steps: int) -> None:
+        """Note the changes since the start, after so many steps."""
         module, original = self.module(), self.original()
-        if module is None or not self.unchanged:
+        if module is None:
             return
-        self.unchanged = _digest(module) == self.digest
+        self.compared = steps
+        self.unchanged = self.unchanged and _digest(module) == self.digest
         if not self.unchanged and original is not None:
             mine = _buffers(module)
             self.stale_buffers = mine == self.buffers != _buffers(original)
@@ -110,8 +129,7 @@ class Copies:
                 yield f"{name}.{part}", child
 
     def _called(self, copy: _Copy, step: Callable[[], int], *_: Any) -> None:
-        copy.calls += 1
-        copy.steps.add(step())
+        copy.called(step())
         if copy.location is None:
             copy.location = script_place()
 
@@ -121,17 +139,18 @@ class Copies:
             hook.remove()
         self._hooks.clear()
 
-    def records(self, *, compare: bool) -> Iterable[LoopCopy]:
-        """Yield the records of the copies; ``compare`` reads their weights."""
+    def records(self, steps: int, *, compare: bool) -> Iterable[LoopCopy]:
+        """Yield the records of the copies after so many steps; ``compare`` reads their weights."""
         for one in self._copies:
             if compare:
-                one.compare()
+                one.compare(steps)
             yield LoopCopy(
                 name=one.name,
                 of=one.of,
                 calls=one.calls,
                 steps=len(one.steps),
                 unchanged=one.unchanged,
+                compared=one.compared,
                 stale_buffers=one.stale_buffers,
                 follows=one.follows,
                 location=one.location,

@@ -110,16 +110,29 @@ class _Scales:
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()  # of a sample
         self.batches, self.sum, self.squares = 0, 0.0, 0.0
-        self.calls = self.readings = 0
-        self.shift = self.ratio = math.inf
-        self.example = 0.0, 0.0
-        self.location: str | None = None
+        self.calls = 0
+        # By the number of samples: a script may evaluate on the training data beside others.
+        self.evaluated: dict[int, _Evaluated] = {}
 
     @property
     def trained(self) -> tuple[float, float]:
         """Mean and standard deviation of all training inputs that were read."""
         mean = self.sum / self.batches
         return mean, math.sqrt(max(self.squares / self.batches - mean * mean, 0.0))
+
+
+#: Evaluations on fewer samples are taken together: they may be dummy inputs, or last batches.
+_SAMPLES = 16
+
+
+class _Evaluated:
+    """Facts on evaluations on so many samples."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.shift = self.ratio = math.inf
+        self.example = 0.0, 0.0
+        self.location: str | None = None
 
 
 class EvaluationInputs:
@@ -156,19 +169,22 @@ class EvaluationInputs:
         before, usual = known.trained
         if not deviation or not usual or not math.isfinite(mean + deviation + usual):
             return
-        known.readings += 1
-        known.shift = min(known.shift, abs(mean - before) / usual)
-        known.ratio = min(known.ratio, max(deviation / usual, usual / deviation))
-        known.example = mean, deviation
-        known.location = known.location or script_place()
+        samples = len(given) if len(given) >= _SAMPLES else 0
+        mine = known.evaluated.setdefault(samples, _Evaluated())
+        mine.readings += 1
+        mine.shift = min(mine.shift, abs(mean - before) / usual)
+        mine.ratio = min(mine.ratio, max(deviation / usual, usual / deviation))
+        mine.example = mean, deviation
+        mine.location = mine.location or script_place()
 
     def records(self) -> Iterator[LoopInputs]:
-        """Yield the record of each model that is evaluated."""
+        """Yield the record of each model that is evaluated: of the evaluations that differ most."""
         for model, one in self._of.items():
-            if one.readings:
+            worst = max(one.evaluated.values(), key=lambda e: (e.shift, e.ratio), default=None)
+            if worst is not None:
                 yield LoopInputs(
-                    model, one.readings, *one.trained, one.shift, one.ratio, one.example,
-                    one.location,
+                    model, worst.readings, *one.trained, worst.shift, worst.ratio, worst.example,
+                    worst.location,
                 )  # fmt: skip
 
 

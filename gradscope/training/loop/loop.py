@@ -33,7 +33,7 @@ from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.model_uses import ModelUses
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
-from gradscope.training.loop.q_targets import index_targets, unmasked_targets
+from gradscope.training.loop.q_targets import index_targets, inverted_ends, unmasked_targets
 from gradscope.training.loop.rounds import Rounds, Schedulers
 from gradscope.training.loop.script_lines import (
     ScriptLine,
@@ -46,8 +46,10 @@ from gradscope.training.loop.script_text import (
     last_losses,
     overfitted_batches,
     rebound_parameters,
+    reversed_returns,
     shuffled_alone,
     shuffled_apart,
+    truncated_masks,
     written_dropout,
     written_views,
 )
@@ -461,7 +463,7 @@ class Loop:
             functions=self.functions.records(),
             empty_loads=tuple(self._loads.empty),
             left_states=tuple(self._checkpoints.left()),
-            copies=tuple(self.copies.records(compare=ended)),
+            copies=tuple(self.copies.records(self._steps, compare=ended)),
             equal_units=tuple(self._equal_weights.records(self._models)),
             facts=tuple(self._facts(ended=ended)),
             course=self._losses.course,
@@ -491,6 +493,9 @@ class Loop:
             yield from rebound_parameters()
             yield from index_targets()
             yield from unmasked_targets()
+            yield from inverted_ends()
+            yield from reversed_returns()
+            yield from truncated_masks()
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))

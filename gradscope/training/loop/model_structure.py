@@ -239,8 +239,7 @@ class FirstInputs:
         if isinstance(module, nn.RNNBase):
             self._states.called(module, given)
         if isinstance(module, nn.Embedding):
-            if module.padding_idx is not None:
-                self._states.embedded(given, module.padding_idx)
+            self._states.embedded(given, module.padding_idx or 0)
             found = None if module.padding_idx is None else _among(given, module.padding_idx)
             if found is not None:
                 self._padded.append((weakref.ref(module), module.padding_idx or 0, *found))

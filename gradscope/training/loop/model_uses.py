@@ -258,6 +258,7 @@ class ModelUses:
             wanted = [p for p in parameters if p.requires_grad]
             module_is_held = not wanted or any(id(p) in held for p in wanted)
             kept_in, kept_at = (None, None) if module_is_held else self._kept_in(module)
+            slow = dict(_slow_norms(module)) if use.calls else {}
             self._last[model.id] = LoopModel(
                 id=model.id,
                 name=self._models.name(model),
@@ -274,6 +275,8 @@ class ModelUses:
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),
                 eval_at=written_call(self._models.name(model), "eval"),
                 fixed_norms=tuple(_fixed_norms(module)) if use.calls else (),
+                slow_norms=tuple(slow),
+                slow_norm=next(iter(slow.values()), (0.0, 0)),
             )
             self._signatures[model.id] = signature(module)
         alike: dict[object, list[int]] = {}
@@ -355,3 +358,21 @@ def _fixed_norms(model: nn.Module) -> Iterator[str]:
         mean, variance = module.running_mean, module.running_var
         if mean is not None and variance is not None and not mean.any() and (variance == 1).all():
             yield name
+
+
+#: A batch norm that has read fewer batches is not called slow.
+_READ = 50
+
+
+def _slow_norms(model: nn.Module) -> Iterator[tuple[str, tuple[float, int]]]:
+    """Yield the batch norms whose running statistics are still for more than half the initial ones,
+    with the momentum and the number of batches that they have read."""
+    for name, module in model.named_modules():
+        if not isinstance(module, _NormBase) or not module.momentum or module.running_mean is None:
+            continue
+        counted = module.num_batches_tracked
+        if counted is None or counted.is_meta:
+            continue
+        batches = int(counted)
+        if batches >= _READ and (1 - module.momentum) ** batches > 0.5:
+            yield name, (float(module.momentum), batches)

@@ -36,7 +36,7 @@ class PaddedStates:
         self._found: list[tuple[weakref.ref[nn.RNNBase], _Tokens, int]] = []
 
     def embedded(self, tokens: torch.Tensor, index: int) -> None:
-        """Note the first tokens of an embedding with a padding index."""
+        """Note the first tokens of an embedding, whose padding has this index."""
         if tokens.dim() != 2 or tokens.is_floating_point() or 0 in tokens.shape:
             return
         is_padding = tokens == index

@@ -118,6 +118,89 @@ def unmasked_targets() -> Iterator[LoopFact]:
             )
 
 
+#: Names of the flag that is true at the end of an episode.
+_FLAG = re.compile(
+    r"^(b_?|batch_?)?(d|dones?|terminals?|terminated|finished|ended)(_?(batch|b|t|tensor|flags?))?$",
+    re.IGNORECASE,
+)
+
+
+def inverted_ends() -> Iterator[LoopFact]:
+    """Yield ``r + gamma * q(next).max(1).values * done`` in the main module's file: it keeps the
+    next state's value at the end of an episode alone.
+
+    A file that inverts such a flag anywhere, as ``1 - done`` or ``push(not done)``, is left out.
+    """
+    file, tree = main_text() or ("", ast.Module([], []))
+    found = [
+        (node, flag)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+        if (flag := _times_flag(node, tree)) is not None
+    ]
+    if found and not _inverts(tree):
+        for node, flag in found:
+            words = ast.unparse(node), flag
+            yield LoopFact("inverted-end", words=words, location=f"{shown(file)}:{node.lineno}")
+
+
+def _times_flag(sum_: ast.BinOp, tree: ast.Module) -> str | None:
+    """Return the flag that multiplies a discounted value in a sum with a reward; None without."""
+    for side, other in ((sum_.left, sum_.right), (sum_.right, sum_.left)):
+        reward = any(
+            isinstance(one, ast.Name | ast.Attribute) and _REWARD.search(last_name(one))
+            for one in ast.walk(other)
+        )
+        factors = list(_all_factors(side))
+        if reward and any(_DISCOUNT.search(last_name(one)) for one in factors):
+            for one in factors:
+                if isinstance(one, ast.Name | ast.Attribute) and _FLAG.search(last_name(one)):
+                    return ast.unparse(one)
+    return None
+
+
+def _all_factors(product: ast.expr) -> Iterator[ast.expr]:
+    """Yield the factors of a product, without conversions such as ``done.float()``."""
+    match product:
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            yield from _all_factors(left)
+            yield from _all_factors(right)
+        case ast.Call(func=ast.Attribute(value=of, attr="float" | "to" | "int" | "unsqueeze")):
+            yield from _all_factors(of)
+        case _:
+            yield product
+
+
+def _inverts(tree: ast.Module) -> bool:
+    """Return True if an expression inverts a flag; the test of a loop or an ``if`` does not
+    count."""
+    tests = {
+        id(one)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert)
+        for one in ast.walk(node.test)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.UnaryOp(op=ast.Not() | ast.Invert(), operand=inverted):
+                pass
+            case ast.BinOp(left=ast.Constant(value=1 | 1.0 | True), op=ast.Sub(), right=inverted):
+                pass
+            case ast.Compare(left=inverted, comparators=[ast.Constant()]):
+                pass
+            case ast.Call(func=function, args=[inverted, *_]):
+                if "not" not in last_name(function):
+                    continue
+            case _:
+                continue
+        if id(node) in tests:
+            continue
+        names = (one for one in ast.walk(inverted) if isinstance(one, ast.Name | ast.Attribute))
+        if any(_FLAG.search(last_name(one)) for one in names):
+            return True
+    return False
+
+
 def _has_ends(tree: ast.Module) -> bool:
     """Return True if a flag decides whether the loop begins an episode."""
     tests = [one.test for one in ast.walk(tree) if isinstance(one, ast.If | ast.While | ast.IfExp)]

@@ -8,7 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from torch import nn
 
-from gradscope.explain.shared.frames import assignments, classes_of_script, last_name, shown
+from gradscope.explain.shared.frames import (
+    assignments,
+    classes_of_script,
+    innermost,
+    last_name,
+    shown,
+)
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import main_text
 
@@ -181,6 +187,103 @@ def _are_pairs(first: str, second: str, tree: ast.Module) -> bool:
                 if {first, second} <= given:
                     return True
     return bool(slices[first] & slices[second])
+
+
+def truncated_masks() -> Iterator[LoopFact]:
+    """Yield calls such as ``to_tensor(mask).long()`` in the main module's file, where ``to_tensor``
+    is only ever set to ``ToTensor()``: it divides bytes by 255, and ``long`` rounds them down to
+    0."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=of, attr="long"), args=[]) if _is_scaled(
+                of, tree
+            ):
+                line = f"{shown(file)}:{node.lineno}"
+                yield LoopFact("truncated-masks", words=(ast.unparse(node),), location=line)
+
+
+def _is_scaled(node: ast.expr, tree: ast.Module) -> bool:
+    """Return True for a call of ``ToTensor()`` or of a variable that is set to it, with nothing
+    after it but methods that move no number."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in ("squeeze", "unsqueeze", "contiguous", "flatten"):
+            break
+        node = node.func.value
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Call) or len(node.args) != 1:
+        return False
+    if isinstance(node.func, ast.Call):
+        return last_name(node.func.func) == "ToTensor"
+    made = [one.value for one in assignments(tree, ast.unparse(node.func))]
+    return bool(made) and all(
+        isinstance(one, ast.Call) and last_name(one.func) == "ToTensor" for one in made
+    )
+
+
+def reversed_returns() -> Iterator[LoopFact]:
+    """Yield lists of discounted returns in the main module's file that a loop over ``reversed(r)``
+    or ``r[::-1]`` appends to, if nothing turns the list round afterwards."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.For) or not _is_reversed(node.iter):
+            continue
+        sums = {
+            name
+            for one in ast.walk(node)
+            if isinstance(one, ast.Assign) and len(one.targets) == 1
+            for name in _names(one.targets[0], ast.Store)
+            if _is_discounted(one.value, name)
+        }
+        for call in ast.walk(node):
+            match call:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="append"),
+                    args=[ast.Name(id=added)],
+                ) if added in sums and not _turned_round(name, innermost(tree, node.lineno)):
+                    line = f"{shown(file)}:{call.lineno}"
+                    yield LoopFact("reversed-returns", name, words=(added,), location=line)
+
+
+def _is_reversed(iterable: ast.expr) -> bool:
+    """Return True for ``reversed(x)`` and ``x[::-1]``."""
+    match iterable:
+        case ast.Call(func=ast.Name(id="reversed"), args=[ast.Name() | ast.Attribute()]):
+            return True
+        case ast.Subscript(value=ast.Name() | ast.Attribute(), slice=part):
+            return ast.unparse(part) == "::-1"
+    return False
+
+
+def _is_discounted(value: ast.expr, name: str) -> bool:
+    """Return True for a reward plus a factor times the variable itself, ``r + gamma * R``."""
+    if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.Add):
+        return False
+    for side in (value.left, value.right):
+        match side:
+            case ast.BinOp(op=ast.Mult()) if name in _names(side, ast.Load):
+                return True
+    return False
+
+
+def _turned_round(name: str, scope: ast.AST) -> bool:
+    """Return True if a function turns a list round, or does anything else with it that may."""
+    for node in ast.walk(scope):
+        match node:
+            case ast.Attribute(value=ast.Name(id=of), attr="reverse" | "insert" | "appendleft"):
+                if of == name:
+                    return True
+            case ast.Call(func=function, args=args):
+                turns = last_name(function) in ("reversed", "flip", "flipud", "deque")
+                if turns and any(name in _names(one, ast.Load) for one in (*args, function)):
+                    return True
+            case ast.Subscript(value=of, slice=part) if name in _names(of, ast.Load):
+                if "-1" in ast.unparse(part):
+                    return True
+            case ast.Return(value=value) if value is not None and name in _names(value, ast.Load):
+                return True  # its caller may
+    return False
 
 
 def written_views() -> Iterator[LoopFact]:
