@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gradscope.training.loop import script_text
+from gradscope.training.loop.construction import Made, _assigned
 from gradscope.training.loop.custom_functions import CustomFunctions, _is_pure
 
 SIZES = "n, t, c = x.shape\n"
@@ -122,3 +123,12 @@ def test_functions_without_a_gradient(kind, found):
 def test_functions_that_count_their_calls_are_not_called(kind):
     assert not _is_pure(kind)
     assert _is_pure(Centred)
+
+
+def test_layers_of_an_argument_are_made_elsewhere(tmp_path):
+    file = tmp_path / "net.py"
+    text = "def make(layers):\n    spare = nn.Linear(2, 2)\n    return nn.Sequential(*layers)\n"
+    for text_of, line in ((text, 3), (text.replace("(layers)", "()"), 2)):
+        file.write_text(text_of)
+        other = file.rename(tmp_path / f"net{line}.py")
+        assert _assigned(Made(str(other), 3, 0), "Linear").number_of_line == line

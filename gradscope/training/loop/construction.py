@@ -182,7 +182,11 @@ def _assigned(child: Made, kind: str) -> Made:
             made = assignment(node.id, scope, line)
             if made is not None and isinstance(made.value, ast.Call):
                 found |= {made.lineno} if last_name(made.value.func) == kind else set()
-    if not found and any(isinstance(node, ast.Starred) for node in there):
+    given = scope.args if isinstance(scope, ast.FunctionDef) else None
+    handed = {one.arg for one in ast.walk(given) if isinstance(one, ast.arg)} if given else set()
+    starred = [node.value for node in there if isinstance(node, ast.Starred)]
+    names = {n.id for one in starred for n in ast.walk(one) if isinstance(n, ast.Name)}
+    if not found and starred and not names & handed:  # arguments are made elsewhere
         calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call))
         found = {call.lineno for call in calls if last_name(call.func) == kind}
     return child._replace(number_of_line=found.pop()) if len(found) == 1 else child
