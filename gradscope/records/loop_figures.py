@@ -118,7 +118,9 @@ class LoopFact:
             - "shifted-labels": the data set of the class ``name`` gives its second of ``words``
               with the sample that is its first: an earlier one
             - "last-loss": the text computes the loss ``name`` in a loop over batches, and calls
-              backward on it after the loop
+              backward on it after the loop; ``words`` has "sum" if it is set to 0 before the loop
+            - "inverted-ratio": the text has the ratio ``name`` of probabilities, ``words``, with
+              the old ones above
             - "reverse-plateau": the scheduler ``name`` waits for a plateau of a figure, the first
               of ``words``, in the wrong mode, the second; ``count`` are its steps
             - "flat": the activation ``name`` of a network without modules; the figure is the

@@ -17,7 +17,8 @@ RULE = Rule(
     what=(
         "Compares the parameters that an optimizer holds with those of the models that the "
         "script calls. It fires if parameters belong to no called model and never get a "
-        "gradient. It names the running model's parameters that no optimizer holds, and the "
+        "gradient; as a warning, if other parameters of the optimizer do and these belong to no "
+        "model that was found. It names the running model's parameters that no optimizer holds, and the "
         "module that was set after the optimizer was made."
     ),
     why=(
@@ -54,8 +55,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if not stale or not enough(loop, optimizer.steps):
             continue
         every = len(stale) == optimizer.parameters
-        if not every and not unheld:
-            continue  # a branch that is never called
+        severity = None
+        if not every and not unheld:  # of a branch that is never called, or of no model at all
+            stale, severity = [one for one in stale if not one.model], "warning"
+            if not stale:
+                continue
         yield RULE.in_loop(
             loop,
             optimizer.name,
@@ -64,11 +68,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
                 for part in (
                     _held(optimizer, stale, loop),
                     _instead(unheld, loop),
-                    _times(optimizer),
+                    _times(optimizer, every=severity is None),
                 )
                 if part
             ),
-            advice=_advice(optimizer, loop),
+            severity=severity,
+            advice=_advice(optimizer, loop)
+            if severity is None
+            else "Put the modules of these parameters into the model, "
+            "`setattr(owner, name, module)`; a new value of a variable changes no model.",
             value=float(len(stale)),
             location=optimizer.set_at or optimizer.location,
             parameters=concerned([*stale, *unheld], loop),
@@ -103,11 +111,12 @@ def _instead(unheld: Sequence[LoopParameter], loop: LoopRecord) -> str:
     return f"No optimizer holds {names} of the model that runs."
 
 
-def _times(optimizer: LoopOptimizer) -> str:
+def _times(optimizer: LoopOptimizer, *, every: bool) -> str:
     if not optimizer.steps:
         return ""
     steps = in_steps(optimizer.steps, optimizer.steps)
-    return f"The parameters of `{optimizer.name}` get no gradient {steps}."
+    which = f"The parameters of `{optimizer.name}`" if every else "These"
+    return f"{which} get no gradient {steps}."
 
 
 def _advice(optimizer: LoopOptimizer, loop: LoopRecord) -> str:

@@ -18,7 +18,8 @@ RULE = Rule(
         "in a run with one optimizer. It also fires if an optimizer with `maximize=True` gets "
         "such a loss. Two other cases are an overlap with a constant target, an IoU or a Dice "
         "score, and log-probabilities of chosen actions times a variable named as returns, "
-        "rewards or advantages, both with a plus."
+        "rewards or advantages, both with a plus. It reads the text for the ratio of PPO: "
+        "`exp(old - new)`."
     ),
     why=(
         "Each step makes the answers worse: the loss grows without bound. Adversarial networks "
@@ -64,6 +65,17 @@ _PLUS = {
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each loss."""
     yield from _turned(loop, limits)
+    for number, fact in enumerate(loop.facts_of("inverted-ratio")):
+        yield RULE.in_loop(
+            loop,
+            "",
+            f"`{fact.name} = {fact.words[0]}` has the old probability above the new one: each step "
+            "makes rewarded actions rarer.",
+            advice="Use `exp(new - old)`: the new policy's log-probability first.",
+            value=1.0,
+            cause=f"ratio {number}" if number else "ratio",
+            location=fact.location,
+        )
     if len(loop.optimizers) != 1:
         return
     optimizer = loop.optimizers[0]

@@ -14,7 +14,8 @@ RULE = Rule(
     what=(
         "Reads the text of the script, and counts the model's calls. It fires if a loop assigns "
         "the loss anew for each batch, `backward` on it comes after the loop, and a model is "
-        "called several times in each step. A loop that carries a value from one iteration to "
+        "called several times in each step; or if the loss is set to 0 before the loop, as a "
+        "sum is. A loop that carries a value from one iteration to "
         "the next, as a recurrent network does, is silent."
     ),
     why=(
@@ -30,7 +31,7 @@ RULE = Rule(
     calibration=SILENT_ON_TWINS,
     thresholds=(Threshold("calls", 2, "the fewest calls in a step that count as a loop", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS603", "GS612", "GS613"),
+    explains=("GS401", "GS603", "GS612", "GS613"),
 )
 
 
@@ -38,6 +39,19 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield at most one finding."""
     if not loop.ended or len(loop.optimizers) != 1 or not enough(loop, loop.steps):
         return
+    for one in loop.facts_of("last-loss"):
+        if "sum" in one.words:
+            yield RULE.in_loop(
+                loop,
+                loop.optimizers[0].name,
+                f"`{one.name}` is set to 0 before a loop, and each iteration assigns it anew: "
+                f"`backward` gets the last one alone, {in_steps(loop.steps, loop.steps)}.",
+                advice=f"Sum the losses: `{one.name} = {one.name} + …`.",
+                value=1.0,
+                cause="sum",
+                location=one.location,
+            )
+            return
     calls = max((one.calls for one in loop.models), default=0) / max(1, loop.steps)
     for one in loop.facts_of("last-loss"):
         if calls >= limits["calls"]:

@@ -331,6 +331,39 @@ BROKEN = {
             optimizer.step()
         """,
     ),
+    "a ratio of probabilities with the old one above": LoopProgram(
+        "GS834", ("`ratio = torch.exp(old - score)` has the old probability above",), """
+        from torch.distributions import Categorical
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        for step in range(12):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                policy = Categorical(logits=net(inputs))
+                action = policy.sample()
+                old = policy.log_prob(action)
+            gain = (action == labels).float() - 0.5
+            score = Categorical(logits=net(inputs)).log_prob(action)
+            ratio = torch.exp(old - score)  # broken # here
+            ratio = torch.exp(score - old)  # mended
+            optimizer.zero_grad()
+            (-torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()).backward()
+            optimizer.step()
+        """),
+    "losses of tasks that replace each other": LoopProgram(
+        "GS869", ("`loss` is set to 0 before a loop, and each iteration assigns it anew",), """
+        body, heads = nn.Linear(4, 8), nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
+        optimizer = torch.optim.SGD([*body.parameters(), *heads.parameters()], lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            hidden = body(inputs).relu()
+            loss = 0
+            for head in heads:
+                loss = F.cross_entropy(head(hidden), labels)  # broken # here
+                loss = loss + F.cross_entropy(head(hidden), labels)  # mended
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """, "optimizer"),
     "returns that are never turned round": LoopProgram(
         "GS883", ("`returns.append(total)` in a loop from the last reward to the first",), """
         from torch.distributions import Categorical

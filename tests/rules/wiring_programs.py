@@ -306,6 +306,36 @@ BROKEN = {
             F.cross_entropy(net(picture), label).backward()
             optimizer.step()
         """),
+    "adapters that are in no model": LoopProgram(
+        "GS804", ("holds 2 parameters that belong to no model that runs", "These get no gradient"),
+        """
+        class Adapter(nn.Module):
+            def __init__(self, base):
+                super().__init__()
+                self.base = base
+                self.down = nn.Parameter(torch.randn(2, base.in_features))
+                self.up = nn.Parameter(torch.randn(base.out_features, 2))
+
+            def forward(self, given):
+                return self.base(given) + given @ self.down.t() @ self.up.t()
+
+        def adapted(model):
+            found = []
+            for name, layer in list(model.named_children())[:1]:
+                adapter = Adapter(layer)
+                setattr(model, name, adapter)  # mended
+                found += [adapter.down, adapter.up]
+            return found
+
+        net[0].requires_grad_(False)
+        adapters = adapted(net)
+        optimizer = torch.optim.SGD([*adapters, *net[2].parameters()], lr=0.1)  # here
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
     "weights by hand, without a scale": LoopProgram(
         "GS881",
         ("of the values of a tanh are saturated in each of", "as in 1 other activation"),

@@ -43,6 +43,7 @@ from gradscope.training.loop.script_lines import (
     written_assignment,
 )
 from gradscope.training.loop.script_text import (
+    inverted_ratios,
     last_losses,
     overfitted_batches,
     rebound_parameters,
@@ -494,6 +495,7 @@ class Loop:
             yield from index_targets()
             yield from unmasked_targets()
             yield from inverted_ends()
+            yield from inverted_ratios()
             yield from reversed_returns()
             yield from truncated_masks()
         for model in self._models if ended else ():

@@ -405,13 +405,18 @@ def last_losses() -> Iterator[LoopFact]:
     for node in ast.walk(tree):
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if isinstance(block, list):
-                for name, line in _dropped(block):
-                    yield LoopFact("last-loss", name, location=f"{shown(file)}:{line}")
+                for name, line, summed in _dropped(block):
+                    words = ("sum",) if summed else ()
+                    yield LoopFact("last-loss", name, words=words, location=f"{shown(file)}:{line}")
 
 
-def _dropped(block: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]:
+def _dropped(block: Sequence[ast.stmt]) -> Iterator[tuple[str, int, bool]]:
     """Yield each loss that a loop of the block computes, and the line of its backward, if that
-    comes only after the loop."""
+    comes only after the loop.
+
+    If the block sets it to 0 before the loop, a sum was meant: then yield True, and the line that
+    assigns it in the loop.
+    """
     for place, loop in enumerate(block):
         if not isinstance(loop, ast.For) or not _is_fresh(loop):
             continue
@@ -419,10 +424,53 @@ def _dropped(block: Sequence[ast.stmt]) -> Iterator[tuple[str, int]]:
         for after in block[place + 1 :]:
             name = _propagated(after)
             if name in made and not _calls_backward(loop):
-                yield name, after.lineno
+                zeroed = name in _zeroed(block[:place])
+                line = next((o.lineno for o in assignments(loop, name)), 0) if zeroed else 0
+                yield name, line or after.lineno, line > 0
                 break
             if name is not None or _assigned([after]) & made:
                 break
+
+
+def _zeroed(block: Sequence[ast.stmt]) -> set[str]:
+    """Return the variables that a block sets to 0."""
+    return {
+        one.targets[0].id
+        for one in block
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Name)
+        and isinstance(one.value, ast.Constant)
+        and one.value.value == 0
+    }
+
+
+def inverted_ratios() -> Iterator[LoopFact]:
+    """Yield ``exp(old - new)`` in the main module's file, for a ratio of probabilities that the
+    script clamps, as in PPO: the new policy's belongs above the old one's."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    clamped = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and last_name(node.func) in ("clamp", "clip")
+        for name in _names(node, ast.Load)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call) if (
+                name in clamped and last_name(call.func) == "exp"
+            ):
+                of = call.func.value if isinstance(call.func, ast.Attribute) else None
+                for one in (*call.args, of):
+                    match one:
+                        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                            if _is_old(left) and not _is_old(right):
+                                words = (ast.unparse(call),)
+                                line = f"{shown(file)}:{call.lineno}"
+                                yield LoopFact("inverted-ratio", name, words=words, location=line)
+
+
+def _is_old(node: ast.expr) -> bool:
+    return "old" in ast.unparse(node).lower()
 
 
 def _is_fresh(loop: ast.For) -> bool:
