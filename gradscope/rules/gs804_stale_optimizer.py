@@ -18,8 +18,8 @@ RULE = Rule(
         "Compares the parameters that an optimizer holds with those of the models that the "
         "script calls. It fires if parameters belong to no called model and never get a "
         "gradient; as a warning, if other parameters of the optimizer do and these belong to no "
-        "model that was found. It names the running model's parameters that no optimizer holds, and the "
-        "module that was set after the optimizer was made."
+        "model that was found. It names the running model's parameters that no optimizer holds, "
+        "and the module that was set after the optimizer was made."
     ),
     why=(
         "The optimizer moves, or skips, unused tensors, and the layer that runs is never "

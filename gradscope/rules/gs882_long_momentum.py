@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradscope.records.loop import LoopRecord
 from gradscope.rules._loop import LoopFindings, held_by
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
-from gradscope.rules._words import number, plural
+from gradscope.rules._words import plural
 
 RULE = Rule(
     code="GS882",
@@ -27,7 +27,7 @@ RULE = Rule(
         "raised late",
     ),
     thresholds=(
-        Threshold("memory", 200, "1 / (1 - m), from which it is judged", CHOSEN),
+        Threshold("memory", 500, "1 / (1 - m), from which it is judged", CHOSEN),
         Threshold("share", 0.25, "1 / (1 - m), divided by the steps, above which it fires", CHOSEN),
     ),
     runs=Runs(loop=True, end=True),
@@ -47,7 +47,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             loop,
             one.name,
             f"the momentum of `{one.name}` ({one.kind}) is {one.momentum:g}: a step sums the "
-            f"gradients of about {number(memory)} steps, and the run has "
+            f"gradients of about {memory:,.0f} steps, and the run has "
             f"{plural(one.steps, 'step')}.",
             value=memory,
             limit=limits.of("memory"),

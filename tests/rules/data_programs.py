@@ -499,7 +499,8 @@ BROKEN = {
             optimizer.step()
         """),
     "a momentum that outlasts the training": LoopProgram(
-        "GS882", ("the momentum of `optimizer` (SGD) is 0.999", "about 1000 steps", "has 96 steps"),
+        "GS882",
+        ("the momentum of `optimizer` (SGD) is 0.999", "about 1,000 steps", "has 96 steps"),
         """
         y = (x[:, 0] > 0).long()
         momentum = 0.9

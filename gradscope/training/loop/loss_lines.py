@@ -201,7 +201,7 @@ def written_weights() -> str | None:
         node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and last_name(node.func) in _WEIGHTED
-        if any(one.arg == "weight" for one in node.keywords)
+        if any(one.arg == "weight" and ast.unparse(one.value) != "None" for one in node.keywords)
         or len(node.args) > _WEIGHTED[last_name(node.func)]
     }
     return f"{shown(file)}:{lines.pop()}" if len(lines) == 1 else None
