@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from gradscope.training.loop import script_text
+from gradscope.training.loop import q_targets, script_text
 from gradscope.training.loop.construction import Made, _assigned
 from gradscope.training.loop.custom_functions import CustomFunctions, _is_pure
 
@@ -51,6 +51,84 @@ def test_shuffles(monkeypatch):
     assert _read(APART + pairs, script_text.shuffled_apart, monkeypatch)
     for name, text in TOGETHER.items():
         assert not _read(text + pairs, script_text.shuffled_apart, monkeypatch), name
+
+
+RETURNS = """
+def finish(scores, rewards):
+    total, returns = 0.0, []
+    for r in {order}:
+        total = r + gamma * total
+        returns.append(total)
+    {then}
+"""
+REVERSED = (
+    ("reversed(rewards)", "return (stack(scores) * torch.tensor(returns)).sum()"),
+    ("rewards[::-1]", "loss = sum(-s * g for s, g in zip(scores, returns))"),
+)
+IN_ORDER = (
+    ("reversed(rewards)", "returns.reverse()\n    loss = stack(scores) * tensor(returns)"),
+    ("reversed(rewards)", "loss = sum(s * g for s, g in zip(reversed(scores), returns))"),
+    ("rewards[::-1]", "loss = stack(scores[::-1]) * tensor(returns)"),
+    ("reversed(rewards)", "print(np.mean(returns))"),
+    ("reversed(rewards)", "return returns"),
+    ("rewards", "loss = stack(scores) * tensor(returns)"),
+)
+
+
+def test_returns(monkeypatch):
+    for order, then in REVERSED:
+        text = RETURNS.format(order=order, then=then)
+        (found,) = _read(text, script_text.reversed_returns, monkeypatch)
+        assert (found.name, found.words, found.location) == ("returns", ("total",), "a.py:6")
+    for order, then in IN_ORDER:
+        text = RETURNS.format(order=order, then=then)
+        assert not _read(text, script_text.reversed_returns, monkeypatch), then
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("torch.exp(old_logp[j] - dist.log_prob(a))", 1),
+        ("(b.logp_old - logp).exp()", 1),
+        ("torch.exp(dist.log_prob(a) - old_logp)", 0),
+        ("torch.exp(threshold - log_distance)", 0),
+        ("torch.exp(old - new)", 0),
+    ],
+)
+def test_ratios(value, count, monkeypatch):
+    text = f"ratio = {value}\nloss = torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain)\n"
+    assert len(_read(text, script_text.inverted_ratios, monkeypatch)) == count
+
+
+ENDS = """
+s2, r, done = env.step(a)
+{stored}
+y = r + GAMMA * best * {factor}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stored", "factor", "count"),
+    [
+        ("memory.append((s, a, r, s2, done))", "d", 1),
+        ("memory.append((s, a, r, s2, done))", "done.float()", 1),
+        ("memory.append((s, a, r, s2, not done))", "d", 0),
+        ("memory.append((s, a, r, s2, 0.0 if done else 1.0))", "d", 0),
+        ("while not done:\n    pass", "done", 1),
+        ("alive = 1 - done", "done", 0),
+        ("memory.append((s, a, r, s2, done))", "alive", 0),
+    ],
+)
+def test_ends_of_episodes(stored, factor, count, monkeypatch):
+    monkeypatch.setattr(q_targets, "main_text", lambda: ("a.py", ast.parse(text)))
+    text = ENDS.format(stored=stored, factor=factor)
+    assert len(list(q_targets.inverted_ends())) == count
+
+
+def test_a_flag_that_is_no_factor_of_a_value(monkeypatch):
+    tree = ast.parse("r, done = f()\ny = r + gamma * done")
+    monkeypatch.setattr(q_targets, "main_text", lambda: ("a.py", tree))
+    assert not list(q_targets.inverted_ends())
 
 
 class Centred(torch.autograd.Function):

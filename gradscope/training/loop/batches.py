@@ -32,7 +32,7 @@ from gradscope.explain.shared.frames import (
 )
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopBatches, LoopFact
-from gradscope.training.discovery import variable_name
+from gradscope.training.discovery import variable_name, variable_value
 from gradscope.training.loop.other_rows import shifted_labels
 from gradscope.training.loop.script_lines import script_line, script_place, written_assignment
 
@@ -147,11 +147,10 @@ def _is_indexed(tensor: torch.Tensor) -> bool:
     tree = None if frame is None else tree_of(frame.f_code.co_filename)
     if frame is None or tree is None or not tensor.dim():
         return False
-    known = {**frame.f_globals, **frame.f_locals}
     for node in ast.walk(innermost(tree, frame.f_lineno)):
         match node:
             case ast.Subscript(value=ast.Name(id=name), slice=ast.Name() | ast.Slice()):
-                of = known.get(name)
+                of = variable_value(name)
                 if (
                     not isinstance(of, torch.Tensor)
                     or type(of) not in PLAIN

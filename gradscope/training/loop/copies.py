@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from gradscope.capture.differences import combined, fingerprints
@@ -62,7 +63,8 @@ class _Copy:
         """
         self.calls += 1
         self.steps.add(steps)
-        if self.follows and self.calls >= self._due:
+        transformed = torch._C._are_functorch_transforms_active()
+        if self.follows and self.calls >= self._due and not transformed:
             self._due = math.ceil(_OFTEN * self.calls)
             self.compare(steps)
 

@@ -136,15 +136,21 @@ def inverted_ends() -> Iterator[LoopFact]:
         (node, flag)
         for node in ast.walk(tree)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
-        if (flag := _times_flag(node, tree)) is not None
+        if (flag := _times_flag(node)) is not None
     ]
-    if found and not _inverts(tree):
+    if found and _is_stored(tree) and not _inverts(tree):
         for node, flag in found:
             words = ast.unparse(node), flag
             yield LoopFact("inverted-end", words=words, location=f"{shown(file)}:{node.lineno}")
 
 
-def _times_flag(sum_: ast.BinOp, tree: ast.Module) -> str | None:
+def _is_stored(tree: ast.Module) -> bool:
+    """Return True if a name such as `done` occurs, and not `d` alone."""
+    names = (one.id for one in ast.walk(tree) if isinstance(one, ast.Name))
+    return any(len(name) > 1 and _FLAG.search(name) for name in names)
+
+
+def _times_flag(sum_: ast.BinOp) -> str | None:
     """Return the flag that multiplies a discounted value in a sum with a reward; None without."""
     for side, other in ((sum_.left, sum_.right), (sum_.right, sum_.left)):
         reward = any(
@@ -152,7 +158,7 @@ def _times_flag(sum_: ast.BinOp, tree: ast.Module) -> str | None:
             for one in ast.walk(other)
         )
         factors = list(_all_factors(side))
-        if reward and any(_DISCOUNT.search(last_name(one)) for one in factors):
+        if reward and len(factors) > 2 and any(_DISCOUNT.search(last_name(one)) for one in factors):
             for one in factors:
                 if isinstance(one, ast.Name | ast.Attribute) and _FLAG.search(last_name(one)):
                     return ast.unparse(one)
@@ -166,7 +172,7 @@ def _all_factors(product: ast.expr) -> Iterator[ast.expr]:
             yield from _all_factors(left)
             yield from _all_factors(right)
         case ast.Call(func=ast.Attribute(value=of, attr="float" | "to" | "int" | "unsqueeze")):
-            yield from _all_factors(of)
+            yield of
         case _:
             yield product
 
@@ -187,6 +193,8 @@ def _inverts(tree: ast.Module) -> bool:
             case ast.BinOp(left=ast.Constant(value=1 | 1.0 | True), op=ast.Sub(), right=inverted):
                 pass
             case ast.Compare(left=inverted, comparators=[ast.Constant()]):
+                pass
+            case ast.IfExp(test=inverted, body=ast.Constant(), orelse=ast.Constant()):
                 pass
             case ast.Call(func=function, args=[inverted, *_]):
                 if "not" not in last_name(function):

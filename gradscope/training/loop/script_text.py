@@ -4,6 +4,7 @@ discarded losses and updates, dropout in evaluation."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from torch import nn
@@ -241,7 +242,7 @@ def reversed_returns() -> Iterator[LoopFact]:
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name(id=name), attr="append"),
                     args=[ast.Name(id=added)],
-                ) if added in sums and not _turned_round(name, innermost(tree, node.lineno)):
+                ) if added in sums and _is_used(name, innermost(tree, node.lineno), node):
                     line = f"{shown(file)}:{call.lineno}"
                     yield LoopFact("reversed-returns", name, words=(added,), location=line)
 
@@ -267,23 +268,40 @@ def _is_discounted(value: ast.expr, name: str) -> bool:
     return False
 
 
-def _turned_round(name: str, scope: ast.AST) -> bool:
-    """Return True if a function turns a list round, or does anything else with it that may."""
+#: Calls that make an array of a list.
+_ARRAYS = frozenset({"tensor", "as_tensor", "FloatTensor", "Tensor", "array", "stack", "cat"})
+_TURNS = frozenset({"reversed", "flip", "flipud", "deque", "reverse", "insert", "appendleft"})
+
+
+def _is_used(name: str, scope: ast.AST, loop: ast.For) -> bool:
+    """Return True if a function computes with a list that one of its loops fills, and turns nothing
+    round but what that loop runs over. The list itself may not be returned: its caller may turn
+    it round."""
+    own = {id(one) for one in ast.walk(loop.iter)}
+    used = False
     for node in ast.walk(scope):
+        if id(node) in own:
+            continue
         match node:
-            case ast.Attribute(value=ast.Name(id=of), attr="reverse" | "insert" | "appendleft"):
-                if of == name:
-                    return True
             case ast.Call(func=function, args=args):
-                turns = last_name(function) in ("reversed", "flip", "flipud", "deque")
-                if turns and any(name in _names(one, ast.Load) for one in (*args, function)):
-                    return True
-            case ast.Subscript(value=of, slice=part) if name in _names(of, ast.Load):
-                if "-1" in ast.unparse(part):
-                    return True
+                if last_name(function) in _TURNS:
+                    return False
+                arrays = last_name(function) in _ARRAYS or last_name(function) == "zip"
+                used = used or (arrays and any(name in _names(one, ast.Load) for one in args))
+            case ast.Subscript(slice=part) if "-1" in ast.unparse(part):
+                return False
+            case ast.BinOp(op=ast.Mult()):
+                used = used or name in _names(node, ast.Load)
             case ast.Return(value=value) if value is not None and name in _names(value, ast.Load):
-                return True  # its caller may
-    return False
+                if not _multiplies(value, name):
+                    return False
+    return used
+
+
+def _multiplies(value: ast.expr, name: str) -> bool:
+    """Return True if an expression has a product with a variable."""
+    products = (one for one in ast.walk(value) if isinstance(one, ast.BinOp))
+    return any(isinstance(p.op, ast.Mult) and name in _names(p, ast.Load) for p in products)
 
 
 def written_views() -> Iterator[LoopFact]:
@@ -362,11 +380,13 @@ def _without(known: dict[str, list[str]], changed: set[str]) -> dict[str, list[s
 
 def _of_scope(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and all inside it, except functions and classes."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _of_scope(child)
+    left = [node]
+    while left:
+        one = left.pop()
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        yield one
+        left += ast.iter_child_nodes(one)
 
 
 def _view(node: ast.AST) -> tuple[str, list[str]]:
@@ -463,14 +483,23 @@ def inverted_ratios() -> Iterator[LoopFact]:
                 for one in (*call.args, of):
                     match one:
                         case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                            if _is_old(left) and not _is_old(right):
+                            logs = _is_log(left) and _is_log(right)
+                            if logs and _is_old(left) and not _is_old(right):
                                 words = (ast.unparse(call),)
                                 line = f"{shown(file)}:{call.lineno}"
                                 yield LoopFact("inverted-ratio", name, words=words, location=line)
 
 
+_OLD = re.compile(r"(?<![A-Za-z])old(?![a-z])|(?<=[a-z])Old")
+_LOG = re.compile(r"log|prob|lp", re.IGNORECASE)
+
+
 def _is_old(node: ast.expr) -> bool:
-    return "old" in ast.unparse(node).lower()
+    return _OLD.search(ast.unparse(node)) is not None
+
+
+def _is_log(node: ast.expr) -> bool:
+    return _LOG.search(ast.unparse(node)) is not None
 
 
 def _is_fresh(loop: ast.For) -> bool:
