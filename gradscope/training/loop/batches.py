@@ -149,7 +149,7 @@ def _is_indexed(tensor: torch.Tensor) -> bool:
         return False
     for node in ast.walk(innermost(tree, frame.f_lineno)):
         match node:
-            case ast.Subscript(value=ast.Name(id=name), slice=ast.Name() | ast.Slice()):
+            case ast.Subscript(value=ast.Name(id=name), slice=ast.Name()):  # a slice is a view
                 of = variable_value(name)
                 if (
                     not isinstance(of, torch.Tensor)
