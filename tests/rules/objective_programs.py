@@ -332,7 +332,7 @@ BROKEN = {
         """,
     ),
     "a ratio of probabilities with the old one above": LoopProgram(
-        "GS834", ("`ratio = torch.exp(old - score)` has the old probability above",), """
+        "GS834", ("`ratio = torch.exp(old_log - new_log)` has the old probability above",), """
         from torch.distributions import Categorical
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
         for step in range(12):
@@ -340,11 +340,11 @@ BROKEN = {
             with torch.no_grad():
                 policy = Categorical(logits=net(inputs))
                 action = policy.sample()
-                old = policy.log_prob(action)
+                old_log = policy.log_prob(action)
             gain = (action == labels).float() - 0.5
-            score = Categorical(logits=net(inputs)).log_prob(action)
-            ratio = torch.exp(old - score)  # broken # here
-            ratio = torch.exp(score - old)  # mended
+            new_log = Categorical(logits=net(inputs)).log_prob(action)
+            ratio = torch.exp(old_log - new_log)  # broken # here
+            ratio = torch.exp(new_log - old_log)  # mended
             optimizer.zero_grad()
             (-torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()).backward()
             optimizer.step()
