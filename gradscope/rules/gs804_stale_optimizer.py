@@ -36,6 +36,12 @@ RULE = Rule(
 )
 
 
+_INSERT = (
+    "Put the modules of these parameters into the model, `setattr(owner, name, module)`; a new "
+    "value of a variable changes no model."
+)
+
+
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for optimizer in loop.optimizers:
@@ -54,12 +60,11 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             stale = without  # of a model that runs without gradients, as a teacher does
         if not stale or not enough(loop, optimizer.steps):
             continue
-        every = len(stale) == optimizer.parameters
-        severity = None
-        if not every and not unheld:  # of a branch that is never called, or of no model at all
-            stale, severity = [one for one in stale if not one.model], "warning"
-            if not stale:
-                continue
+        some = len(stale) != optimizer.parameters and not unheld
+        if some:  # of a branch that is never called, or of no model at all
+            stale = [one for one in stale if not one.model]
+        if not stale:
+            continue
         yield RULE.in_loop(
             loop,
             optimizer.name,
@@ -68,15 +73,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
                 for part in (
                     _held(optimizer, stale, loop),
                     _instead(unheld, loop),
-                    _times(optimizer, every=severity is None),
+                    _times(optimizer, every=not some),
                 )
                 if part
             ),
-            severity=severity,
-            advice=_advice(optimizer, loop)
-            if severity is None
-            else "Put the modules of these parameters into the model, "
-            "`setattr(owner, name, module)`; a new value of a variable changes no model.",
+            severity="warning" if some else None,
+            advice=_INSERT if some else _advice(optimizer, loop),
             value=float(len(stale)),
             location=optimizer.set_at or optimizer.location,
             parameters=concerned([*stale, *unheld], loop),

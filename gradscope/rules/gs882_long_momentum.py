@@ -13,8 +13,9 @@ RULE = Rule(
     severity="warning",
     summary="the momentum is so close to 1 that a step sums the gradients of most of the run",
     what=(
-        "Reads the `momentum` m of SGD without dampening: a step sums about 1 / (1 - m) gradients. "
-        "It fires at the end of the script, if that is many, and a large share of the run's steps."
+        "Reads the `momentum` m of SGD and RMSprop without dampening: a step sums about "
+        "1 / (1 - m) gradients. It fires at the end of the script, if that is many, and a large "
+        "share of the run's steps."
     ),
     why=(
         "Each step is 1 / (1 - m) times as large as the learning rate says, and goes on in an old "
@@ -39,9 +40,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     for one in loop.optimizers if loop.ended and not loop.cut else ():
         memory = 1 / (1 - one.momentum) if one.momentum < 1 else 0.0
-        if round(memory) < limits["memory"] or memory <= limits["share"] * one.steps:
-            continue
-        if not one.steps:
+        few = round(memory) < limits["memory"] or memory <= limits["share"] * one.steps
+        if few or not one.steps:
             continue
         yield RULE.in_loop(
             loop,

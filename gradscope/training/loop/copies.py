@@ -157,7 +157,7 @@ class Copies:
                 follows=one.follows,
                 location=one.location,
                 made=one.made,
-                updated=_updated(one.name) if one.unchanged else None,
+                updated=_updated(one.name) if compare and one.unchanged else None,
             )
 
 

@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -106,10 +107,10 @@ class OtherDraws:
 
     def facts(self) -> Iterator[LoopFact]:
         """Yield the fact of each pair of lines."""
-        for found in self._differ:
+        for found, count in self._steps.items():
             kind, first, line = found
-            count = self._steps[found]
-            yield LoopFact("other-draw", words=(kind, first), count=count, location=line)
+            if found in self._differ:
+                yield LoopFact("other-draw", words=(kind, first), count=count, location=line)
 
 
 def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
@@ -124,6 +125,7 @@ def _equal(one: torch.Tensor | None, other: torch.Tensor) -> bool:
         return torch.equal(one.detach().flatten(), other.detach().flatten())
 
 
+@lru_cache(maxsize=64)
 def _is_scored_by_hand(drawn_at: ScriptLine) -> bool:
     """Return True if the variable of a sample is given to a cross entropy, or chooses among log
     probabilities: ``log_softmax(x, 1).gather(1, a)``."""
@@ -149,6 +151,7 @@ def _is_scored_by_hand(drawn_at: ScriptLine) -> bool:
     return False
 
 
+@lru_cache(maxsize=64)
 def _draws_itself(line: ScriptLine) -> bool:
     """Return True if a call of ``log_prob`` on this line gets ``….sample()``, or a variable for it
     that nothing else in its function reads."""

@@ -371,7 +371,9 @@ def _slow_norms(model: nn.Module) -> Iterator[tuple[str, tuple[float, int]]]:
         if not isinstance(module, _NormBase) or not module.momentum or module.running_mean is None:
             continue
         counted = module.num_batches_tracked
-        if counted is None or counted.is_meta:
+        # With the usual momentum the counter, which may be on a GPU, is not read.
+        usual = (1 - module.momentum) ** _READ <= 0.5
+        if usual or counted is None or counted.is_meta:
             continue
         batches = int(counted)
         if batches >= _READ and (1 - module.momentum) ** batches > 0.5:

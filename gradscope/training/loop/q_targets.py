@@ -73,19 +73,20 @@ def _adds_index(sum_: ast.BinOp, name: str) -> bool:
             isinstance(one, ast.Name | ast.Attribute) and _REWARD.search(last_name(one))
             for one in ast.walk(side)
         )
-        if reward and isinstance(other, ast.BinOp) and name in _factors(other):
+        factors = _factors(other) if reward and isinstance(other, ast.BinOp) else ()
+        if any(isinstance(one, ast.Name) and one.id == name for one in factors):
             return True
     return False
 
 
-def _factors(product: ast.expr) -> Iterator[str]:
-    """Yield the variables that are factors of a product."""
+def _factors(product: ast.expr) -> Iterator[ast.expr]:
+    """Yield the factors of a product."""
     match product:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             yield from _factors(left)
             yield from _factors(right)
-        case ast.Name(id=name):
-            yield name
+        case _:
+            yield product
 
 
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
@@ -157,7 +158,7 @@ def _times_flag(sum_: ast.BinOp) -> str | None:
             isinstance(one, ast.Name | ast.Attribute) and _REWARD.search(last_name(one))
             for one in ast.walk(other)
         )
-        factors = list(_all_factors(side))
+        factors = list(map(_unconverted, _factors(side)))
         if reward and len(factors) > 2 and any(_DISCOUNT.search(last_name(one)) for one in factors):
             for one in factors:
                 if isinstance(one, ast.Name | ast.Attribute) and _FLAG.search(last_name(one)):
@@ -165,16 +166,12 @@ def _times_flag(sum_: ast.BinOp) -> str | None:
     return None
 
 
-def _all_factors(product: ast.expr) -> Iterator[ast.expr]:
-    """Yield the factors of a product, without conversions such as ``done.float()``."""
-    match product:
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            yield from _all_factors(left)
-            yield from _all_factors(right)
+def _unconverted(factor: ast.expr) -> ast.expr:
+    """Return the factor before a conversion such as ``done.float()``."""
+    match factor:
         case ast.Call(func=ast.Attribute(value=of, attr="float" | "to" | "int" | "unsqueeze")):
-            yield of
-        case _:
-            yield product
+            return of
+    return factor
 
 
 def _inverts(tree: ast.Module) -> bool:

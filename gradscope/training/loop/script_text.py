@@ -50,6 +50,14 @@ def shuffled_alone() -> Iterator[LoopFact]:
             yield LoopFact("shuffled-alone", mixed, words=(sliced,), location=line)
 
 
+def _bodies(tree: ast.Module) -> Iterator[list[ast.stmt]]:
+    """Yield each block of statements, except those of ``finally``."""
+    for node in ast.walk(tree):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            if isinstance(block, list):
+                yield block
+
+
 def _blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
     """Yield the body of each loop."""
     for node in ast.walk(tree):
@@ -114,12 +122,10 @@ def shuffled_apart() -> Iterator[LoopFact]:
     A seed that is set in between gives both the same order.
     """
     file, tree = main_text() or ("", ast.Module([], []))
-    for node in ast.walk(tree):
-        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if isinstance(block, list):
-                for first, second, lineno in _apart(block, tree):
-                    line = f"{shown(file)}:{lineno}"
-                    yield LoopFact("shuffled-apart", second, words=(first,), location=line)
+    for block in _bodies(tree):
+        for first, second, lineno in _apart(block, tree):
+            line = f"{shown(file)}:{lineno}"
+            yield LoopFact("shuffled-apart", second, words=(first,), location=line)
 
 
 #: What takes arrays whose rows belong together.
@@ -308,14 +314,10 @@ def written_views() -> Iterator[LoopFact]:
     """Yield views such as ``x.reshape(c, h, w)`` after ``h, w, c = x.shape`` in the main module's
     file: the sizes change places, the numbers do not."""
     file, tree = main_text() or ("", ast.Module([], []))
-    for node in ast.walk(tree):
-        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if isinstance(block, list):
-                for call, sizes in _swapped(block):
-                    words = ast.unparse(call), ", ".join(sizes)
-                    yield LoopFact(
-                        "written-view", words=words, location=f"{shown(file)}:{call.lineno}"
-                    )
+    for block in _bodies(tree):
+        for call, sizes in _swapped(block):
+            words = ast.unparse(call), ", ".join(sizes)
+            yield LoopFact("written-view", words=words, location=f"{shown(file)}:{call.lineno}")
 
 
 def _swapped(block: Sequence[ast.stmt]) -> Iterator[tuple[ast.Call, list[str]]]:
@@ -422,12 +424,10 @@ def last_losses() -> Iterator[LoopFact]:
     if found is None:
         return
     file, tree = found
-    for node in ast.walk(tree):
-        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
-            if isinstance(block, list):
-                for name, line, summed in _dropped(block):
-                    words = ("sum",) if summed else ()
-                    yield LoopFact("last-loss", name, words=words, location=f"{shown(file)}:{line}")
+    for block in _bodies(tree):
+        for name, line, summed in _dropped(block):
+            words = ("sum",) if summed else ()
+            yield LoopFact("last-loss", name, words=words, location=f"{shown(file)}:{line}")
 
 
 def _dropped(block: Sequence[ast.stmt]) -> Iterator[tuple[str, int, bool]]:
