@@ -8,6 +8,8 @@ _TIME = re.compile(r"[\d.]+ (s|ms|µs)\b|[\d.]+ % of the time")
 #: A capsule holds the paths of the script's files, and figures of which each machine keeps other
 #: digits: its size differs by some bytes from folder to folder.
 _FILE_SIZE = re.compile(r"(?<=capsule: )[\d.]+ [KM]iB")
+#: Capsules of unusual steps are kept while their time allows: which ones differs from run to run.
+_KEPT = re.compile(r"(?<=also kept: step )\d+(, \d+)*")
 _RULE = re.compile(r"─+")
 _NUMBER = re.compile(r"(?P<digits>-?[\d,]*\.?\d+)(?:e(?P<exponent>[-+]\d+))?")
 #: Around a number that stands in a sentence or a list.
@@ -15,7 +17,7 @@ _AROUND = "()[],;:%…–"
 
 
 def same(found: list[str], shown: list[str], *, bound: float = 0.0) -> bool:
-    """Equal but for times, sizes of files, spacing, and rounding.
+    """Equal but for times, sizes of files, other steps that are kept, spacing, and rounding.
 
     Args:
         found: the lines that were printed.
@@ -31,7 +33,8 @@ def same(found: list[str], shown: list[str], *, bound: float = 0.0) -> bool:
 
 def _words(lines: list[str]) -> list[str]:
     text = _RULE.sub("─", "\n".join(line.rstrip() for line in lines).strip())
-    return _FILE_SIZE.sub("SIZE", _TIME.sub("TIME", text)).split()
+    text = _KEPT.sub("STEPS", _FILE_SIZE.sub("SIZE", _TIME.sub("TIME", text)))
+    return text.split()
 
 
 def _alike(one: str, other: str, bound: float) -> bool:

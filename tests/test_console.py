@@ -12,6 +12,7 @@ SHOWN = [
     "out    1.234e-05  1,250",
     "fc     1267  (0.06 %)",
     "capsule: 31.38 KiB",
+    "also kept: step 78, 79, 82 (`--step N`)",
 ]
 
 
@@ -30,6 +31,7 @@ ALIKE = {
     "one in the last digit, in brackets": changed(4, "(0.06", "(0.07"),
     "fewer digits": changed(0, "2.303", "2.30"),
     "another size of the file": changed(5, "31.38", "31.41"),
+    "other steps that are kept": changed(6, "79, 82", "81"),
 }  # fmt: skip
 
 OTHER = {
@@ -42,6 +44,7 @@ OTHER = {
     "a line too few": SHOWN[:3],
     "another unit of the file's size": changed(5, "KiB", "B"),
     "no size": changed(5, "31.38 KiB", "none"),
+    "no other step that is kept": changed(6, "step 78, 79, 82", "no step"),
     "another order of magnitude": changed(3, "e-05", "e-06"),
 }
 
