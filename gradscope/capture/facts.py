@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import dis
 import functools
+import inspect
 import math
 import os
 import re
 import sys
 import sysconfig
+import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import CodeType, FunctionType
@@ -79,9 +82,54 @@ def module_facts(
                 settings=_settings(module, SETTINGS if kinds else _DROPOUT),
                 misspelt=_misspelt_of_module(module),
                 library=library,
+                rows=_rows(module),
             )
         )
     return tuple(facts)
+
+
+def _rows(module: nn.Module) -> str | None:
+    """Return the tensor of [L, 1, D] whose row i the module's forward adds to part i of its input's
+    first axis."""
+    forward = inspect.getattr_static(type(module), "forward", None)
+    for name in _row_tables(forward.__code__) if isinstance(forward, FunctionType) else ():
+        table = module._buffers.get(name, module._parameters.get(name))
+        if isinstance(table, torch.Tensor) and table.dim() == 3 and table.shape[1] == 1:
+            return name
+    return None
+
+
+@functools.cache
+def _row_tables(forward: CodeType) -> tuple[str, ...]:
+    """Return the attributes of which forward takes as many rows as its input's first axis has, as
+    in ``x + self.pe[:x.size(0)]``."""
+    if not {"size", "shape", "len"} & {*forward.co_names}:
+        return ()
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        return ()  # without a text, as at a prompt
+    found = []
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.BinOp(op=ast.Add(), left=ast.Name(id=given), right=table)
+                | ast.AugAssign(op=ast.Add(), target=ast.Name(id=given), value=table)
+            ):
+                found += _sliced(table, given)
+    return tuple(found)
+
+
+def _sliced(table: ast.expr, given: str) -> list[str]:
+    """Return the attribute in ``self.pe[:x.size(0)]``, where ``given`` is ``x``."""
+    match table:
+        case ast.Subscript(
+            value=ast.Attribute(value=ast.Name(id="self"), attr=name),
+            slice=ast.Slice(lower=None, upper=ast.expr() as size, step=None)
+            | ast.Tuple(elts=[ast.Slice(lower=None, upper=ast.expr() as size, step=None), *_]),
+        ) if ast.unparse(size) in (f"{given}.size(0)", f"{given}.shape[0]", f"len({given})"):
+            return [name]
+    return []
 
 
 def _library(kind: type[nn.Module]) -> str | None:

@@ -126,7 +126,8 @@ class LoopOptimizer:
         name: the name of its variable, else of its class.
         kind: its class.
         location: the line that made it; ``set_at``: the line that sets its variable, if a function
-            elsewhere made it.
+            elsewhere made it; ``rate_at``: the line of the number that is its learning rate, if
+            that is another one.
         steps: the number of its steps.
         parameters: the number of its parameters.
         zero_rates: by group, the number of steps with a learning rate of 0.
@@ -161,6 +162,7 @@ class LoopOptimizer:
     steps: int
     parameters: int
     set_at: str | None = None
+    rate_at: str | None = None
     zero_rates: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     backwards: int = 0

@@ -508,6 +508,8 @@ class LoopCopy:
         location: the line of its first call.
         made: the line that assigns it, if there is one.
         updated: the last line that loads weights into it, unless that is its start.
+        moved: the distance of an average's weights from the start, as a share of the distance of
+            the model ``of``, when they were read last.
     """
 
     name: str
@@ -521,6 +523,7 @@ class LoopCopy:
     made: str | None = None
     updated: str | None = None
     compared: int = 0
+    moved: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,6 +539,8 @@ class LoopTokens:
             - ``skipping``: each counted target is the token after the next
             - ``unended``: each sequence ends in one token, the padding is the same token, and the
               target at the end is ignored
+            - ``unanswered``: each counted target is the next token, and in each sequence they come
+              before all ignored ones, which are real tokens
         future: True if a replay shows that outputs depend on later tokens; None without a replay.
         past: the same for earlier tokens.
         targets: the number of targets; ``padding``: the number of targets at padding, if all of
@@ -548,6 +553,8 @@ class LoopTokens:
         called_at: the line that calls the model.
         made_at: the line of the script that assigns the targets, if its text shows that.
         mixed_at: the line of the first attention operation, if a replay found it.
+        ignored_at: the line of the script that sets the ignored targets of ``unanswered``, if its
+            text shows that.
     """
 
     model: int
@@ -569,3 +576,5 @@ class LoopTokens:
     called_at: str | None = None
     made_at: str | None = None
     mixed_at: str | None = None
+    unanswered: int = 0
+    ignored_at: str | None = None

@@ -79,7 +79,8 @@ class ModuleFacts:
     parameters, by full name; ``written`` its own buffers that forward wrote to. ``settings`` are
     plain attributes that rules read, such as a dropout's ``p``. ``misspelt`` has attributes that
     were probably meant as ``requires_grad``, but have no effect. ``library`` is the installed
-    package of its class, if it is not PyTorch.
+    package of its class, if it is not PyTorch. ``rows`` is a tensor of [L, 1, D] whose row i
+    forward adds to part i of its input's first axis, such as positions.
     """
 
     name: str
@@ -93,6 +94,7 @@ class ModuleFacts:
     settings: dict[str, Any] = field(default_factory=dict, metadata=SPARSE)
     misspelt: tuple[str, ...] = field(default=(), metadata=SPARSE)
     library: str | None = field(default=None, metadata=SPARSE)
+    rows: str | None = field(default=None, metadata=SPARSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,13 @@ RULE = Rule(
             presets={"sagemaker": 0.5, "deepchecker": 0.5, "autotrainer": 0.7},
         ),
         Threshold(
+            "warned",
+            0.7,
+            "share in the steps of a run, at or below which it is an info and no warning: a wide "
+            "layer learns with half of its units",
+            source="AUTOTRAINER",
+        ),
+        Threshold(
             "samples",
             16,
             "values of each unit, below which the layer is judged over all its values; values of "
@@ -128,6 +135,7 @@ def find_sampled(report: Report, limits: Limits) -> Findings:
                 owner,
                 f"{percent(share)} of the gradient of `{p.name}` is exactly zero: as many units "
                 "were off for the full batch.",
+                severity=None if share > limits["warned"] else "info",
                 value=share,
                 limit=limits.of("share"),
             )

@@ -1,4 +1,4 @@
-"""GS509: a sequence layer takes the batch for the sequence."""
+"""GS509: a sequence layer, or a layer of positions, takes the batch for the sequence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ RULE = Rule(
     what=(
         "Compares the axes of the model's input and output with those of recurrent and attention "
         "layers with `batch_first=False`. It fires if such a layer gets [N, T, …] as the model "
-        "does, and the model gives one result for each of the N: the layer has taken N for time."
+        "does, and the model gives one result for each of the N: the layer has taken N for time. "
+        "Positions that are added as `x + self.pe[:x.size(0)]` are judged in the same way."
     ),
     why=(
         "The layer steps through the samples of the batch, not along the sequence: each sample "
@@ -34,20 +35,36 @@ RULE = Rule(
 def find(report: Report, limits: Limits) -> Findings:
     """Yield one finding for the model, at the first such layer."""
     layers = {one.name for one in report.modules if one.settings.get("batch_first") is False}
+    tables = {one.name: one.rows for one in report.modules if one.rows}
     outer = min(report.calls, key=lambda call: call.order, default=None)
-    if not layers or outer is None or outer.name or not (outer.inputs and outer.outputs):
+    if outer is None or outer.name or not (outer.inputs and outer.outputs):
+        return
+    if not layers and not tables:
         return
     given, gave = outer.inputs[0].activation.shape, outer.outputs[0].activation.shape
     if len(given) < 2 or given[0] == given[1] or given[1] < 2 or not gave:
         return
     if gave[0] != given[0] or given[1] in gave[1:]:
         return
+    batch, length = given[:2]
+    for call in report.calls:
+        if call.name in tables and _takes(call, given):
+            table = tables[call.name]
+            yield RULE.finding(
+                call.name,
+                f"this {call.type} gets [{batch}, {length}, …] and adds row i of `{table}` to "
+                f"sample i: all {length} places of a sequence get the same row. The model gives "
+                f"one result for each of the {batch}, so this axis is the batch.",
+                call=call.call,
+                advice=f"Add `self.{table}[:x.size(1)].transpose(0, 1)`, one row for each place.",
+                cause="positions",
+            )
+            return
     other = {one.type for one in report.modules if one.settings.get("batch_first") is True}
     found = [call for call in report.calls if call.name in layers and _takes(call, given)]
     found = [call for call in found if call.type not in other]  # whoever wrote it knows the switch
     if found:
         first = min(found, key=lambda call: call.order)
-        batch, length = given[:2]
         yield RULE.finding(
             first.name,
             f"this {first.type} has batch_first=False and gets [{batch}, {length}, …]: it takes "

@@ -17,7 +17,8 @@ RULE = Rule(
         "Compares the rows of each trainable weight in the sampled steps. It fires if all rows "
         "were equal in every sample, though the optimizer moves them. Weights of zeros, as in "
         "LoRA or in a residual branch, do not count: their gradients differ between units. It "
-        "also fires if two or more weights stay zero because their gradients are exactly zero."
+        "also fires if two or more weights stay zero because their gradients are exactly zero, or, "
+        "without a torch.nn.Module, if two or more are zero in every loss graph that was read."
     ),
     why=(
         "Units with equal weights compute the same number and get the same gradient: the "
@@ -66,6 +67,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             parameters=tuple((number, one) for one in names),
         )
     yield from _stuck_at_zero(loop, limits)
+    yield from _without_modules(loop, limits)
 
 
 def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> LoopFindings:
@@ -100,4 +102,22 @@ def _stuck_at_zero(loop: LoopRecord, limits: Limits) -> LoopFindings:
             location=next((one.location for one in members if one.location), None),
             model=model.name,
             parameters=None if alone else tuple((model.id, one) for one in names),
+        )
+
+
+def _without_modules(loop: LoopRecord, limits: Limits) -> LoopFindings:
+    """Yield one finding for the weights of a network without modules that stay zero."""
+    # The input's nearest first.
+    facts = reversed(list(loop.facts_of("zero-weight")))
+    zero = [one for one in facts if one.count >= limits["samples"]]
+    if len(zero) >= _PAIR:
+        names = [one.name for one in zero]
+        yield RULE.in_loop(
+            loop,
+            "",
+            f"{these(names)} are all zero in all {plural(zero[0].count, 'graph')} that were read: "
+            "each weight multiplies the others' gradients by zero, so none of them ever moves.",
+            value=float(len(zero)),
+            cause="zero-weights",
+            location=next((one.location for one in zero if one.location), None),
         )

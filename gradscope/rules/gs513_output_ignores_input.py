@@ -89,7 +89,11 @@ def _reason(loop: LoopRecord, batches: LoopBatches, limits: Limits) -> _Reason:
         )
     for one in loop.weights:
         if one.model == batches.model and one.ratio > limits["ratio"]:
-            made = (each.location for each in loop.optimizers if each.name == one.optimizer)
+            made = (
+                each.rate_at or each.location
+                for each in loop.optimizers
+                if each.name == one.optimizer
+            )
             return _Reason(
                 f" The steps are too large: each moves the median weight by {number(one.ratio)} "
                 f"times its norm, at a learning rate of {one.rate:g}.",

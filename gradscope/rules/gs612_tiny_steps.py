@@ -92,7 +92,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"at {number(course.first)}.",
             value=moved,
             limit=limits.of("moved"),
-            location=place or optimizer.location,
+            location=place or optimizer.rate_at or optimizer.location,
         )
 
 

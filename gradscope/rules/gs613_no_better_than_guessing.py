@@ -20,7 +20,7 @@ RULE = Rule(
         "no lower than that. It is a warning if the script's text also shuffles one array with a "
         "permutation that nothing else uses, shuffles two arrays separately and then slices both "
         "alike, or takes a batch from one array by a permutation and from another by a slice: it "
-        "names that line."
+        "names that line. It is a warning, too, if the steps are far too large for the weights."
     ),
     why=(
         "The network has learned how often each answer occurs, and nothing that depends on the "
@@ -42,6 +42,10 @@ RULE = Rule(
             "the loss divided by that of the constant answer, above which it fires"
         ),
                   CHOSEN),
+        Threshold(
+            "ratio", 0.05, "step over norm of the median weight, above which it is the reason",
+            CHOSEN,
+        ),
         Threshold("batches", 5, "batches with targets that were read, needed to judge",
                   CHOSEN),
     ),
@@ -61,8 +65,9 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         guess = "the classes' frequencies" if one.classes else "the mean of the targets"
         kinds = ("shuffled-alone", "shuffled-apart")
         alone = next((fact for kind in kinds for fact in loop.facts_of(kind)), None)
+        steps = _steps(loop, limits) if alone is None else None
         why = (
-            "its inputs and labels may not belong together."
+            (steps[0] if steps else "its inputs and labels may not belong together.")
             if alone is None
             else f"`{alone.words[0]}` and `{alone.name}` are shuffled separately, so inputs and "
             "labels do not belong together."
@@ -80,9 +85,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"{plural(course.steps // 2, 'step')}; always answering {guess} gives "
             f"{number(answer)}. The network has learned next to nothing that depends on the "
             f"input: {why}",
-            severity=None if alone is None else "warning",
-            cause=None if alone is None else "shuffled-alone",
-            advice=None
+            severity=None if alone is None and steps is None else "warning",
+            cause="steps" if steps else None if alone is None else "shuffled-alone",
+            advice=(
+                "Lower the learning rate: about 0.001 of the norm in each step is usual."
+                if steps
+                else None
+            )
             if alone is None
             else f"Index the inputs and the labels with the same permutation: `perm = "
             f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`."
@@ -93,5 +102,18 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             else f"Index `{alone.words[0]}` as `{alone.name}`: by the permutation.",
             value=course.last / answer,
             limit=limits.of("share"),
-            location=of_loss(loop, one) if alone is None else alone.location,
+            location=steps[1] if steps else of_loss(loop, one) if alone is None else alone.location,
         )
+
+
+def _steps(loop: LoopRecord, limits: Limits) -> tuple[str, str | None] | None:
+    """Return the words on steps that are too large, and the line of their learning rate."""
+    optimizer = loop.optimizers[0]
+    for one in loop.weights:
+        if one.ratio > limits["ratio"]:
+            words = (
+                f"each step moves the median weight by {number(one.ratio)} times its norm, at a "
+                f"learning rate of {number(one.rate)}: the steps are too large."
+            )
+            return words, optimizer.rate_at or optimizer.location
+    return None

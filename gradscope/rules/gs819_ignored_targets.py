@@ -10,10 +10,12 @@ RULE = Rule(
     code="GS819",
     name="ignored-targets",
     severity="error",
-    summary="every target of the cross entropy is its `ignore_index`",
+    summary="every target, or every answer, of the cross entropy is its `ignore_index`",
     what=(
         "Reads the targets of cross entropies in the sampled steps. It fires if all targets of "
-        "all batches that were read are `ignore_index`."
+        "all batches that were read are `ignore_index`. It also fires if, in each sequence of a "
+        "language model, the targets count up to a position and those after it, of real tokens, "
+        "do not: then the prompt is trained, and not the answer."
     ),
     why=(
         "The model learns nothing: the mean over no target is NaN, the sum is 0. Most often the "
@@ -34,7 +36,21 @@ RULE = Rule(
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
-    """Yield one finding for the losses on each layer's scores."""
+    """Yield one finding for the losses on each layer's scores, and for each language model."""
+    for tokens in loop.tokens:
+        if tokens.unanswered == tokens.batches and enough(loop, tokens.unanswered):
+            read = in_steps(tokens.unanswered, tokens.batches, "batch", "batches")
+            yield RULE.in_loop(
+                loop,
+                "",
+                "in each sequence, the targets of the first tokens count, and those of all later "
+                f"ones are ignored, {read} that were read: the prompt is trained, and the answer "
+                "is not.",
+                advice="Mask the prompt instead: `labels[:len(prompt)] = -100`.",
+                value=float(tokens.unanswered),
+                cause="answers",
+                location=tokens.ignored_at or of_loss(loop, tokens),
+            )
     for number, one in enumerate(loop.targets):
         if one.empty < one.batches or not enough(loop, one.empty):
             continue

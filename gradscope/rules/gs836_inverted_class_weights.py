@@ -11,17 +11,21 @@ RULE = Rule(
     code="GS836",
     name="inverted-class-weights",
     severity="warning",
-    summary="the class weights of a cross entropy grow with the classes' frequency",
+    summary="the class weights of a loss grow with the classes' frequency",
     what=(
         "Compares the `weight` of a cross entropy with the frequency of each class in the "
         "targets that were read. It fires if weights and frequencies vary widely, and the rarer "
-        "class of nearly every pair has the smaller weight."
+        "class of nearly every pair has the smaller weight. A single `pos_weight` of a binary "
+        "cross entropy is judged in the same way, beside a weight of 1 for the negatives."
     ),
     why=(
         "Class weights should compensate for rare classes. These reduce the rare ones further, "
         "and the network never predicts them."
     ),
-    fix="Use the inverse: `weight = counts.sum() / (classes * counts)`.",
+    fix=(
+        "Use the inverse: `weight = counts.sum() / (classes * counts)`, or "
+        "`pos_weight = negatives / positives`."
+    ),
     sources=(
         "PyTorch, torch.nn.CrossEntropyLoss: weight, useful for an unbalanced training set",
         "King and Zeng 2001, Logistic regression in rare events data: inverse class frequency",

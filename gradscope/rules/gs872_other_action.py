@@ -15,7 +15,8 @@ RULE = Rule(
         "Follows the draws of each distribution of `torch.distributions` within a step. It fires "
         "if `log_prob` gets a later draw that nothing else uses, `d.log_prob(d.sample())`, and "
         "never the first one. A second draw for an estimate of the entropy is silent: there, "
-        "`log_prob` gets the first one too, or a stack of them."
+        "`log_prob` gets the first one too, or a stack of them. The first one may be drawn without "
+        "gradients, in a rollout."
     ),
     why=(
         "The reward belongs to the first draw. The gradient of an independent one has the "

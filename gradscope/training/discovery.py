@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
+from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
 from types import FrameType, MethodType, ModuleType
 from typing import Any
@@ -122,6 +123,35 @@ def holder_of(found: object) -> tuple[str, str] | None:
             if any(id(value) in same for value in _plain_attributes(owner).values()):
                 return name, type(owner).__name__
     return None
+
+
+def script_lists() -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield the lists and deques in the script's variables and in attributes of their objects, each
+    with its name."""
+    for scope in (dict(vars(sys.modules["__main__"])), *_scopes()):
+        for name, value in list(scope.items()):
+            if name.startswith("__"):
+                continue
+            of_value = [(f"{name}.{attribute}", one) for attribute, one in _inside(value)]
+            for path, one in [(name, value), *of_value]:
+                if isinstance(one, list | deque):
+                    yield path, one
+
+
+def names_of(found: object) -> set[str]:
+    """Return the names of all variables of the script, and of all attributes of their objects, that
+    hold an object."""
+    return {
+        held
+        for scope in (dict(vars(sys.modules["__main__"])), *_scopes())
+        for name, value in list(scope.items())
+        for held, one in [(name, value), *_inside(value)]
+        if one is found
+    }
+
+
+def _inside(owner: object) -> list[tuple[str, Any]]:
+    return [] if isinstance(owner, dict) else list(_plain_attributes(owner).items())
 
 
 def _same(found: object) -> set[int]:

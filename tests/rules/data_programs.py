@@ -117,6 +117,113 @@ BROKEN = {
                 F.cross_entropy(net(inputs), labels).backward()  # here
                 optimizer.step()
         """, "net"),
+    "a replay buffer that holds the environment's own state": LoopProgram(
+        "GS884", ("all 128 items of `buffer.items` hold one array",), """
+        import numpy as np
+
+        class Walk:
+            def __init__(self):
+                self.place = np.zeros(4, dtype=np.float32)
+
+            def step(self, i):
+                self.place += x[i].numpy()
+                return self.place  # broken # here
+                return self.place.copy()  # mended
+
+        class Buffer:
+            def __init__(self):
+                self.items = []
+
+            def sample(self, first):
+                before, labels, _, _ = zip(*self.items[first:first + 8])
+                return torch.tensor(np.stack(before)), torch.stack(labels)
+
+        buffer, walk = Buffer(), Walk()
+        state = walk.step(0)
+        for i in range(128):
+            after = walk.step(i % 64)
+            buffer.items.append((state, y[i % 64], 1.0, after))
+            state = after
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(40):
+            inputs, labels = buffer.sample(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "buffer.items"),
+    "a replay buffer whose states are the next states": LoopProgram(
+        "GS884", ("fields state and after of all 128 items of `memory` are one array",), """
+        import collections
+
+        Step = collections.namedtuple("Step", "state action reward after")
+
+        class Walk:
+            def reset(self):
+                self.place = torch.randn(4)
+                return self.place  # broken # here
+                return self.place.clone()  # mended
+
+            def step(self, action):
+                self.place[action] += 0.1
+                return self.place  # broken
+                return self.place.clone()  # mended
+
+        memory, walk = collections.deque(maxlen=500), Walk()
+        for episode in range(16):
+            state = walk.reset()
+            for i in range(8):
+                action = i % 2
+                after = walk.step(action)
+                memory.append(Step(state, action, float(after.sum()), after))
+                state = after
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(40):
+            chosen = [memory[(step + 16 * i) % 128] for i in range(8)]
+            inputs = torch.stack([one.state for one in chosen])
+            rewards = torch.tensor([one.reward for one in chosen])
+            taken = torch.tensor([one.action for one in chosen])
+            optimizer.zero_grad()
+            F.mse_loss(net(inputs).gather(1, taken[:, None])[:, 0], rewards).backward()
+            optimizer.step()
+        """, "memory"),
+    "classes numbered anew for the evaluation": LoopProgram(
+        "GS885", ("`encoder.fit_transform(val_names)` fits `encoder` again",), """
+        from sklearn.preprocessing import LabelEncoder
+
+        train_names = ["ash" if one else "elm" for one in y]
+        val_names = train_names[:16]
+        encoder = LabelEncoder()
+        train_y = torch.tensor(encoder.fit_transform(train_names))
+        val_y = torch.tensor(encoder.fit_transform(val_names))  # broken # here
+        val_y = torch.tensor(encoder.transform(val_names))  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[first:first + 8]), train_y[first:first + 8]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            F.cross_entropy(net(x[:16]), val_y)
+        """),
+    "labels that are shuffled with another seed": LoopProgram(
+        "GS886", ("`inputs` and `ratings` are shuffled separately",), """
+        from sklearn.utils import shuffle
+
+        def load():
+            return x.numpy(), y.numpy()
+
+        inputs, ratings = load()
+        inputs = shuffle(inputs, random_state=1)
+        ratings = shuffle(ratings, random_state=2)  # broken # here
+        ratings = shuffle(ratings, random_state=1)  # mended
+        data, labels = torch.from_numpy(inputs.copy()), torch.from_numpy(ratings.copy())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            F.cross_entropy(net(data[first:first + 8]), labels[first:first + 8]).backward()
+            optimizer.step()
+        """),
     "features are multiplied by zero": LoopProgram(
         "GS513", ("the output is the same for all samples",), """
         class Net(nn.Module):
@@ -233,6 +340,24 @@ BROKEN = {
 
         train()
         """, "ema"),
+    "an average of weights that is slower than the training is long": LoopProgram(
+        "GS835", ("`ema` is still nearly the initial network", "after 40 steps"), """
+        import copy
+        net = new()
+        ema = copy.deepcopy(net)  # here
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for mine, other in zip(ema.parameters(), net.parameters()):
+                    mine.lerp_(other, 1e-4)  # broken
+                    mine.lerp_(other, 0.1)  # mended
+                if step % 10 == 9:
+                    ema(x)
+        """, "ema"),
     "an average of weights without the running statistics": LoopProgram(
         "GS835", ("its buffers never change",), """
         import copy
@@ -305,6 +430,19 @@ BROKEN = {
             chosen = torch.randperm(64)[:16]
             optimizer.zero_grad()
             F.cross_entropy(net(x[chosen]), y[chosen], weight).backward()  # here
+            optimizer.step()
+        """),
+    "a weight of the positives that is not inverse": LoopProgram(
+        "GS836", ("the rarest class", "has weight 0.1429"), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+        y = (torch.arange(64) % 8 == 0).float()
+        criterion = nn.BCEWithLogitsLoss(pos_weight=y.sum() / (1 - y).sum())  # broken # here
+        criterion = nn.BCEWithLogitsLoss(pos_weight=(1 - y).sum() / y.sum())  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(32):
+            chosen = torch.randperm(64)[:16]
+            optimizer.zero_grad()
+            criterion(net(x[chosen]).squeeze(1), y[chosen]).backward()
             optimizer.step()
         """),
     "keys with a prefix": LoopProgram(
@@ -430,10 +568,10 @@ BROKEN = {
         """),
     "a learning rate of 1e-7": LoopProgram(
         "GS612", ("the learning rate 1e-07 is too low",), """
-        rate = 1e-7  # broken
+        rate = 1e-7  # broken # here
         rate = 1e-2  # mended
         y = (x[:, 0] > 0).long()
-        optimizer = torch.optim.Adam(net.parameters(), lr=rate)  # here
+        optimizer = torch.optim.Adam(net.parameters(), lr=rate)
         for step in range(96):
             chosen = torch.randperm(64)[:16]
             optimizer.zero_grad()
@@ -442,10 +580,10 @@ BROKEN = {
         """, "optimizer"),
     "a learning rate of 1e-7 that a loaded state leaves as it is": LoopProgram(
         "GS612", ("the learning rate 1e-07 is too low", "a step. The loss"), """
-        rate = 1e-7  # broken
+        rate = 1e-7  # broken # here
         rate = 1e-2  # mended
         y = (x[:, 0] > 0).long()
-        optimizer = torch.optim.Adam(net.parameters(), lr=rate)  # here
+        optimizer = torch.optim.Adam(net.parameters(), lr=rate)
         optimizer.load_state_dict(optimizer.state_dict())
         for step in range(96):
             chosen = torch.randperm(64)[:16]
@@ -524,9 +662,9 @@ BROKEN = {
             def backward(ctx, gradient):
                 (given,) = ctx.saved_tensors
                 gradient = gradient.clone()
-                gradient[given.abs() <= 1] = 0  # broken
+                gradient[given.abs() <= 1] = 0  # broken # here
                 gradient[given.abs() > 1] = 0  # mended
-                return gradient  # here
+                return gradient
 
         class Binary(nn.Linear):
             def forward(self, given):
@@ -688,6 +826,51 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a replay buffer of tuples that share what nobody changes": """
+        import numpy as np
+
+        goal = np.ones(4, dtype=np.float32)
+        counts = np.zeros(4)
+        counts += 1
+        memory = [(x[i].numpy(), 1.0, y[i], goal, goal) for i in range(64)]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(40):
+            states, _, labels, _, _ = zip(*memory[step % 8 * 8:step % 8 * 8 + 8])
+            optimizer.zero_grad()
+            F.cross_entropy(net(torch.tensor(np.stack(states))), torch.stack(labels)).backward()
+            optimizer.step()
+        """,
+    "encoders that are fitted to one column each": """
+        from sklearn.preprocessing import LabelEncoder, StandardScaler
+
+        encoder = LabelEncoder()
+        colour, size = encoder.fit_transform(["a", "b"] * 32), encoder.fit_transform([1, 2] * 32)
+        train_scaler, test_scaler = StandardScaler(), StandardScaler()
+        train_scaler.fit_transform(x[:32].numpy()), test_scaler.fit_transform(x[32:].numpy())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "arrays of two domains that are shuffled separately": """
+        from sklearn.utils import shuffle
+
+        def load():
+            return x.numpy(), y.numpy(), x.numpy() + 1
+
+        inputs, labels, others = load()
+        inputs, labels = shuffle(inputs, labels, random_state=1)
+        others = shuffle(others, random_state=2)
+        data, wanted = torch.from_numpy(inputs.copy()), torch.from_numpy(labels.copy())
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            first = step % 8 * 8
+            optimizer.zero_grad()
+            F.cross_entropy(net(data[first:first + 8]), wanted[first:first + 8]).backward()
+            optimizer.step()
+        """,
     "a slow average of weights in a function": """
         import copy
 
@@ -703,7 +886,7 @@ HEALTHY = {
                 optimizer.step()
                 with torch.no_grad():
                     for mine, other in zip(ema.state_dict().values(), net.state_dict().values()):
-                        mine.mul_(0.999).add_(other, alpha=0.001)
+                        mine.mul_(0.99).add_(other, alpha=0.01)
                     if step % 8 == 7:
                         ema(x)
 

@@ -254,6 +254,23 @@ BROKEN = {
             "    ((guess - noise) ** 2).mean().backward()  # mended",
         ),
     ),
+    "the log-probability of another draw than in the rollout": LoopProgram(
+        "GS872",
+        ("a second draw of `Categorical`", "in all 24 steps"),
+        """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            with torch.no_grad():
+                action = torch.distributions.Categorical(logits=net(x)).sample()
+            rewards = (action == (x[:, 0] > 0)).float()
+            policy = torch.distributions.Categorical(logits=net(x))
+            score = policy.log_prob(policy.sample())  # broken # here
+            score = policy.log_prob(action)  # mended
+            optimizer.zero_grad()
+            (-(score * (rewards - rewards.mean())).mean()).backward()
+            optimizer.step()
+        """,
+    ),
     "the log-probability of another draw": LoopProgram(
         "GS872", ("a second draw of `Categorical`", "in all 12 steps"), _DRAWN.format(
             lines="score = policy.log_prob(policy.sample())  # broken # here\n"

@@ -202,6 +202,33 @@ def attention_across_the_batch(mended):
     return Program(Net(), torch.randint(30, (8, 5)), F.cross_entropy, Y[:8])
 
 
+@program("GS509", "positions", severity="warning")
+def positions_along_the_batch(mended):
+    """A layer of positions for the sequence first, where the data have the batch first."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("pe", torch.randn(50, 1, 16))
+
+        def forward(self, x):
+            return x + self.pe[: x.size(0)]
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.positions = nn.Embedding(30, 16), Positions()
+            self.encoder = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+            self.head = nn.Linear(16, 4)
+
+        def forward(self, x):
+            x = self.embed(x)
+            x = self.positions(x.transpose(0, 1)).transpose(0, 1) if mended else self.positions(x)
+            return self.head(self.encoder(x).mean(1))
+
+    return Program(Net(), torch.randint(30, (8, 5)), F.cross_entropy, Y[:8])
+
+
 @program("GS404", "scale")
 def parameter_added_after_the_optimizer(mended):
     """A learned temperature that was registered late."""

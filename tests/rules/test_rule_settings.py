@@ -47,7 +47,7 @@ def test_select_and_ignore(select, ignore, expected):
 
 
 def test_everything_looks_unless_told_otherwise():
-    assert len(codes(RuleSettings())) == 151
+    assert len(codes(RuleSettings())) == 154
 
 
 def test_options_over_the_config():

@@ -132,6 +132,19 @@ BROKEN = {
             loss = loss_of(net(tokens), classes, ignore_index=0)  # mended
 {_END}""",
     ),
+    "an answer that is ignored in the place of the prompt": LoopProgram(
+        "GS819",
+        ("the targets of the first tokens count", "the prompt is trained, and the answer is not"),
+        f"""
+{_TOKENS}
+        net = Net()
+        labels = data.clone()
+        labels[:, 4:] = -100  # broken # here
+        labels[:, :4] = -100  # mended
+{_TRAIN}
+            loss = loss_of(net(data)[:, :-1], labels[:, 1:])
+{_END}""",
+    ),
     "an end that is masked as padding": LoopProgram(
         "GS841",
         ("token 10 ends every sequence", "never learns to stop"),

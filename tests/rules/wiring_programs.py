@@ -341,6 +341,26 @@ BROKEN = {
         ("of the values of a tanh are saturated in each of", "as in 1 other activation"),
         _BY_HAND.format(scale="1.0, 1.0  # broken\nscale, between = 32**-0.5, 64**-0.5  # mended"),
     ),
+    "two weights of zeros, without a module": LoopProgram(
+        "GS511",
+        ("`inner`, `outer` are all zero in all", "none of them ever moves"),
+        """
+        del net
+        inner = torch.zeros(4, 8)  # broken # here
+        inner = torch.randn(4, 8)  # mended
+        outer, bias = torch.zeros(8, 2), torch.zeros(2)
+        parameters = [inner, outer, bias]
+        for one in parameters:
+            one.requires_grad_()
+        for step in range(24):
+            inputs, labels = batch(step)
+            F.cross_entropy((inputs @ inner).relu() @ outer + bias, labels).backward()
+            with torch.no_grad():
+                for one in parameters:
+                    one -= 0.1 * one.grad
+                    one.grad = None
+        """,
+    ),
     "a state after padding": LoopProgram(
         "GS879",
         ("sequences, token 0, which is padding", "the last state of `reads`"),

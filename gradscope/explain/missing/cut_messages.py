@@ -49,7 +49,7 @@ _SOFT = {
 #: Lines that read a ``state_dict`` without an explicit ``detach``.
 _STATE = re.compile(r"^(?!.*detach).*state_dict\(")
 #: The line that disabled gradients, at the end of a reason.
-_DISABLED = re.compile(r"(?:`, |^switched off at )((\S+):(\d+))$")
+_DISABLED = re.compile(r"(?:`, |^switched off at |, called at )((\S+):(\d+))$")
 _THRESHOLD = "use the scores themselves, or `sigmoid` of them for a soft threshold"
 _CAST = "keep the floating-point values, or copy the gradient past the cast: `x + (q - x).detach()`"
 _INDEX = "use the values that it returns with the indices"
@@ -100,7 +100,7 @@ def _fault_line(cut: Cut) -> str | None:
     named = _DISABLED.search(cut.value.reason or "") if cut.cause == "no-grad" else None
     # For a decorated function only the line of its call is known, which is not at fault.
     text = source(named[2], int(named[3])) or "" if named else ""
-    if named and any(word in text for word in DISABLING):
+    if named and any(word in text for word in (*DISABLING, "checkpoint")):
         return named[1]
     return cut.value.site.location
 

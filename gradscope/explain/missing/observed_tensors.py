@@ -20,7 +20,15 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from gradscope.capture.remembered import TensorValues, remembered
 from gradscope.explain.missing.values import Flow, LiveMasks, Value
-from gradscope.explain.shared.frames import is_hidden, last_name, outwards, shown, source, tree_of
+from gradscope.explain.shared.frames import (
+    is_hidden,
+    last_name,
+    nearest,
+    outwards,
+    shown,
+    source,
+    tree_of,
+)
 from gradscope.explain.shared.operations import node_name
 from gradscope.explain.shared.tracing_modes import ModuleCalls, bare, memory_of
 from gradscope.nesting import find
@@ -96,7 +104,11 @@ def why_disabled(frame: FrameType, last: CodeType, seen: str | None) -> tuple[st
             if any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
                 checkpointed = True  # unless gradients are off around the checkpoint too
                 continue
-            return "no-grad", "a reentrant checkpoint without an input that requires a gradient"
+            reason = "a reentrant checkpoint without an input that requires a gradient"
+            called = nearest(around.f_back, last)
+            if called is not None:
+                reason += f", called at {shown(called.f_code.co_filename)}:{called.f_lineno}"
+            return "no-grad", reason
         if _is_function(code):
             function = function or code.co_qualname.split(".")[-2]
         elif at := disabling(file, around.f_lineno):
@@ -289,9 +301,10 @@ class ObservedTensors:
     def _joined(self, tensor: torch.Tensor, parents: tuple[int, ...], name: str = "") -> int:
         latest = self.flow.values[parents[-1]]
         site = self._calls.site() if name else latest.site
-        if name == "nn.Parameter" and site.file and site.line:
+        if name and site.file and site.line:
             # No operation is seen to make one, so this is where it is first used.
-            site = replace(site, line=called_at(site.file, site.line, "Parameter"))
+            called = name.removeprefix("nn.")
+            site = replace(site, line=called_at(site.file, site.line, called))
         value = Value(
             parents,
             self._masks.of(tensor, 0),

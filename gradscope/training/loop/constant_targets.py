@@ -164,7 +164,7 @@ class TargetsOfLayer:
         self.least = min(self.least or kept, kept)
         values = target if kept == count else target[target != ignored]
         if self.weights:
-            self._answer.add_classes(values, self.classes)
+            self._answer.add_classes(_indices(values), self.classes)
         if not alike:
             return
         low, high = (float(one) for one in torch.aminmax(values))
@@ -301,6 +301,9 @@ class Targets:
         alike = (heads or pairs) and not {"weight", "pos_weight"} & kept.keys()
         if name in CLASSES and "weight" in kept and 1 < classes <= _WEIGHTED:
             known.weights = tuple(kept["weight"].tolist())
+        positive = kept.get("pos_weight")
+        if positive is not None and positive.numel() == 1 and "weight" not in kept:
+            known.weights = 1.0, float(positive)
         known.beta = getattr(node, "_saved_beta", None)
         known.read(target.detach(), None if index is None else signed(index), alike=alike)
         return known
@@ -335,6 +338,12 @@ def _is_of_embeddings(loss: Node) -> bool:
         seen |= following
         stack += following
     return tables > 1 and not stack
+
+
+def _indices(targets: torch.Tensor) -> torch.Tensor:
+    """Return binary targets as class indices, if all are 0 or 1; else the targets."""
+    whole = targets.is_floating_point() and bool(((targets == 0) | (targets == 1)).all())
+    return targets.long() if whole else targets
 
 
 def _classes(loss: Node) -> int:

@@ -33,6 +33,10 @@ _FOLLOWS = re.compile(
     r"(?<![a-z])(target|tgt|ema|teacher|momentum|avg|average|averaged|shadow|slow|polyak|swa)"
     r"(?![a-z])"
 )
+#: Those of them that are averages of the weights, made to replace these.
+_AVERAGES = re.compile(r"(?<![a-z])(ema|avg|average|averaged|shadow|polyak|swa)(?![a-z])")
+#: So many entries of the largest weight tell how far the weights have moved.
+_PROBED = 4096
 
 
 #: A copy is compared again when its calls have grown by this factor.
@@ -47,6 +51,9 @@ class _Copy:
         self.name, self.of = name, of
         names = (name, type(module).__name__, *(holder_of(module) or ()))
         self.follows = any(_FOLLOWS.search(_words(one)) for one in names)
+        averages = any(_AVERAGES.search(_words(one)) for one in names)
+        self._start = _probe(module) if averages else None
+        self.moved: float | None = None
         self.digest, self.buffers = _digest(module), _buffers(module)
         self.made = written_assignment(name.rpartition(".")[2])
         self.calls = 0
@@ -78,6 +85,7 @@ class _Copy:
         if not self.unchanged and original is not None:
             mine = _buffers(module)
             self.stale_buffers = mine == self.buffers != _buffers(original)
+            self.moved = _share_moved(self._start, module, original)
 
 
 class Copies:
@@ -153,12 +161,38 @@ class Copies:
                 steps=len(one.steps),
                 unchanged=one.unchanged,
                 compared=one.compared,
+                moved=one.moved,
                 stale_buffers=one.stale_buffers,
                 follows=one.follows,
                 location=one.location,
                 made=one.made,
                 updated=_updated(one.name) if compare and one.unchanged else None,
             )
+
+
+def _probe(module: nn.Module) -> torch.Tensor | None:
+    """Return a copy of some entries of the module's largest weight, which is the same one in each
+    copy."""
+    floating = [
+        one
+        for one in plain_parameters(module)
+        if one.is_floating_point() and one.layout == torch.strided and not one.is_meta
+    ]
+    largest = max(floating, key=lambda one: one.numel(), default=None)
+    return None if largest is None else largest.detach().flatten()[:_PROBED].double().clone()
+
+
+def _share_moved(start: torch.Tensor | None, copy: nn.Module, original: nn.Module) -> float | None:
+    """Return the distance of a copy's weights from their common start, as a share of the
+    original's distance; None if the original has not moved."""
+    mine, other = (None if start is None else _probe(one) for one in (copy, original))
+    if start is None or mine is None or other is None:
+        return None
+    if not mine.shape == other.shape == start.shape:
+        return None
+    way = float((other.to(start.device) - start).norm())
+    share = float((mine.to(start.device) - start).norm()) / way if way > 0 else math.nan
+    return share if math.isfinite(share) else None
 
 
 def _words(name: str) -> str:

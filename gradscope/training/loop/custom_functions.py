@@ -7,6 +7,7 @@ writes to anything outside, and functions with arguments other than tensors and 
 
 from __future__ import annotations
 
+import ast
 import dis
 import io
 import math
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gradscope.explain.shared.frames import in_library, is_hidden, shown
+from gradscope.explain.shared.frames import classes_of_script, in_library, is_hidden, shown
 from gradscope.records.loop_figures import LoopFunction
 
 _Function: Any = torch.autograd.Function
@@ -91,7 +92,8 @@ class CustomFunctions:
                 self._found.append(
                     LoopFunction(
                         name=kind.__qualname__, input=number, step=step, backward=0.0,
-                        differences=0.0, zeros=True, ignores=False, location=_line(kind), flat=True,
+                        differences=0.0, zeros=True, ignores=False, flat=True,
+                        location=_zeroing_line(kind) or _line(kind),
                     )
                 )  # fmt: skip
             if found is not None:
@@ -201,6 +203,21 @@ def _writes(code: CodeType) -> bool:
             return True
         loaded = step.argval if step.opname.startswith("LOAD_FAST") else None
     return False
+
+
+def _zeroing_line(kind: type) -> str | None:
+    """Return the only line of backward that sets a part of a tensor to zero, as
+    ``grad[x.abs() > 1] = 0``; None without one."""
+    lines = {
+        f"{shown(file)}:{node.lineno}"
+        for file, owner in classes_of_script(kind)
+        for method in owner.body
+        if isinstance(method, ast.FunctionDef) and method.name == "backward"
+        for node in ast.walk(method)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript)
+        if ast.unparse(node.value) in ("0", "0.0")
+    }
+    return lines.pop() if len(lines) == 1 else None
 
 
 def _line(kind: type) -> str | None:

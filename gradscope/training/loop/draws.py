@@ -55,7 +55,8 @@ class OtherDraws:
     """Finds ``log_prob(d.sample())`` of a distribution whose earlier sample gets no ``log_prob``.
 
     The earlier sample was the action, so the policy gradient is that of another action. A second
-    sample for an estimate of the entropy does not count: there the first is scored too.
+    sample for an estimate of the entropy does not count: there the first is scored too. Actions
+    that are drawn without gradients, in a rollout, are earlier samples too.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,8 @@ class OtherDraws:
         # The samples of the distribution that was sampled last.
         self._samples: list[tuple[RememberedTensor, ScriptLine | None]] = []
         self._found: tuple[str, str, str] | None = None  # class, both lines
+        self._rollouts: dict[str, ScriptLine | None] = {}  # the first draw without gradients
+        self._plain = False  # whether something else was scored in this step
         self._steps = Counter[tuple[str, str, str]]()
         self._differ = set[tuple[str, str, str]]()
 
@@ -77,8 +80,24 @@ class OtherDraws:
         if self._of is not None and len(self._samples) < _SAMPLES:
             self._samples.append((remembered(drawn), script_line()))
 
+    def drew_in_rollout(self, distribution: object) -> None:
+        """Note a draw without gradients."""
+        name = type(distribution).__name__
+        if name not in self._rollouts:
+            self._rollouts[name] = script_line()
+
     def scored(self, distribution: object, value: torch.Tensor) -> None:
         """Note the argument of ``log_prob``: it may be a later sample."""
+        mine = self._of is not None and self._of() is distribution
+        name = type(distribution).__name__
+        only = mine and len(self._samples) == 1 and self._samples[0][0]() is value
+        if only and name in self._rollouts and not self._plain:
+            line, rollout = script_line(), self._rollouts[name]
+            if line is not None and rollout is not None and _draws_itself(line):
+                self._found = name, str(rollout), str(line)
+                self._differ.add(self._found)
+                return
+        self._plain = True
         if not self._samples:
             return
         (first, drawn_at), later = self._samples[0], self._samples[1:]
@@ -87,7 +106,6 @@ class OtherDraws:
             self._forget()
             return
         line = script_line()
-        mine = self._of is not None and self._of() is distribution
         if mine and drawn_at is not None and line is not None and _draws_itself(line):
             if _is_scored_by_hand(drawn_at):
                 return
@@ -102,7 +120,7 @@ class OtherDraws:
         """Note the end of a step: its earlier sample was not scored."""
         if self._found is not None:
             self._steps[self._found] += 1
-        self._found, self._of = None, None
+        self._found, self._of, self._plain = None, None, False
         self._samples.clear()
 
     def facts(self) -> Iterator[LoopFact]:
@@ -192,7 +210,10 @@ class Draws:
     def drew(self, distribution: Any, drawn: object, step: int, *, inside: bool) -> None:
         """Note a result of ``sample``; ``inside``: it was drawn during a model's call with
         gradients."""
-        if not torch.is_grad_enabled() or not isinstance(drawn, torch.Tensor):
+        if not isinstance(drawn, torch.Tensor):
+            return
+        if not torch.is_grad_enabled():
+            self.others.drew_in_rollout(distribution)
             return
         self.others.drew(distribution, drawn)
         if not drawn.dim() or drawn.numel() < 2:  # one action: it is scored with others

@@ -1,4 +1,5 @@
-"""Counts the saturated values of activations in networks that are written without modules."""
+"""Counts the saturated values of activations, and finds weights that stay zero, in networks that
+are written without modules."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
+from gradscope.capture.shards import PLAIN
 from gradscope.records.loop_figures import LoopFact
+from gradscope.training.discovery import variable_name
 from gradscope.training.loop.loss_walk import kind, saved
-from gradscope.training.loop.script_lines import written_in_main
+from gradscope.training.loop.script_lines import written_assignment, written_in_main
 
 #: Beyond these outputs the slope is under 6 % of the steepest: tanh 0.97, sigmoid 0.985.
 _MIDDLE = {"TanhBackward": (0.0, 0.97), "SigmoidBackward": (0.5, 0.485)}
@@ -24,10 +27,20 @@ class FlatActivations:
     def __init__(self) -> None:
         self._readings = 0
         self._shares: dict[int, tuple[str, float]] = {}  # by the number of the activation
+        self._graphs = 0
+        self._zero: dict[str, int] = {}  # in how many graphs a weight was zero
 
     def backward_begins(self, roots: Sequence[object]) -> None:
         """Read the graph of a loss whose network has no module; it is complete now."""
-        found = [one for one in _activations(roots) if kind(one) in _MIDDLE]
+        nodes = list(_activations(roots))
+        self._graphs += 1
+        if self._graphs == 1 or self._zero:
+            self._zero = {
+                name: self._zero.get(name, 0) + 1
+                for name in _zero_weights(nodes)
+                if self._graphs == 1 or name in self._zero
+            }
+        found = [one for one in nodes if kind(one) in _MIDDLE]
         # A graph with another number of activations is another network's.
         if not found or (self._readings and len(found) != len(self._shares)):
             return
@@ -43,6 +56,24 @@ class FlatActivations:
         for name, share in self._shares.values():
             line = written_in_main(rf"\b{name}\(")
             yield LoopFact("flat", name, count=self._readings, figures=(share,), location=line)
+        for name, count in self._zero.items():
+            yield LoopFact("zero-weight", name, count=count, location=written_assignment(name))
+
+
+def _zero_weights(nodes: Sequence[Node]) -> Iterator[str]:
+    """Yield the script's names of the leaves of a graph with two axes and more that are zero."""
+    leaves = {
+        id(leaf): leaf
+        for node in nodes
+        for one, _ in node.next_functions
+        if isinstance(one, LEAF) and isinstance(leaf := one.variable, torch.Tensor)
+    }
+    for leaf in leaves.values():
+        plain = type(leaf) in PLAIN and leaf.layout == torch.strided and not leaf.is_meta
+        if plain and leaf.dim() > 1 and leaf.numel() and not bool(leaf.detach().any()):
+            name = variable_name(leaf)
+            if name is not None:
+                yield name
 
 
 def _activations(roots: Sequence[object]) -> Iterator[Node]:

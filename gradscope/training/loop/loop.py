@@ -47,6 +47,7 @@ from gradscope.training.loop.script_text import (
     last_losses,
     overfitted_batches,
     rebound_parameters,
+    refitted_transforms,
     reversed_returns,
     shuffled_alone,
     shuffled_apart,
@@ -54,6 +55,7 @@ from gradscope.training.loop.script_text import (
     written_dropout,
     written_views,
 )
+from gradscope.training.loop.shared_arrays import SharedArrays
 from gradscope.training.loop.token_targets import TokenTargets
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
@@ -89,6 +91,7 @@ class Loop:
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._triplets, self._flat = Triplets(), FlatActivations()
+        self._shared = SharedArrays()
         self._construction = construction = Construction()
         models.registered = construction.modules
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
@@ -328,6 +331,7 @@ class Loop:
         if sample and sample != self._sample:
             self._sample = sample
             self._equal_weights.read(self._models)
+            self._shared.read(sample)
             if sample > 1:
                 self._adapters.read(self._models)
 
@@ -480,6 +484,7 @@ class Loop:
         yield from self._schedulers.facts()
         yield from self._triplets.facts()
         yield from self._flat.facts()
+        yield from self._shared.facts()
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)
@@ -498,6 +503,7 @@ class Loop:
             yield from inverted_ratios()
             yield from reversed_returns()
             yield from truncated_masks()
+            yield from refitted_transforms()
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))

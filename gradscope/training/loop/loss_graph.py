@@ -45,6 +45,7 @@ from gradscope.training.loop.pair_terms import exchanged_pairs
 from gradscope.training.loop.reach import Bounded, Reaches
 from gradscope.training.loop.script_lines import (
     ScriptLine,
+    only_call,
     script_place,
     written_or_made,
 )
@@ -333,7 +334,7 @@ def _by_text(node: Node, root: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
     name = kind(node)
     if name not in DIFFERENCES | {"SubBackward", "AddBackward"} or len(node.next_functions) != 2:
         return
-    line = line_of(node)
+    line = _line_of_difference(node)
     if line is None:
         return
     noise = _noise_target(node)
@@ -346,8 +347,15 @@ def _by_text(node: Node, root: Node) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _noise_target(node: Node) -> OtherNoise | None:
-    line = line_of(node) if kind(node) != "AddBackward" else None
+    line = _line_of_difference(node) if kind(node) != "AddBackward" else None
     return None if line is None else other_noise(*line)
+
+
+def _line_of_difference(node: Node) -> tuple[str, int] | None:
+    """Return the line that made a node; for one inside a model, whose stack is not kept, the only
+    call of its function in the main module's file."""
+    name = "".join(f"_{one}".lower() if one.isupper() else one for one in kind(node))[1:]
+    return line_of(node) or only_call(name.removesuffix("_backward"))
 
 
 def _differences(root: Node) -> Iterator[Node]:

@@ -168,14 +168,22 @@ def targets_made(file: str, line: int) -> str | None:
 
 def ignored_at(index: int) -> str | None:
     """Return the only line of the main module's file that assigns a negative ignored index to a
-    variable, or passes it to a method, as ``labels[:4] = -100``; None without one."""
+    variable, or passes it to a method, as ``labels[:4] = -100``, or ``[-100] * 4 + answer``; None
+    without one."""
     found = main_text() if index < 0 else None
     if found is None:
         return None
     file, tree = found
-    lines = set()
+    lines, wanted = set(), {str(index)}
+    for node in ast.walk(tree):
+        match node:  # ``IGNORE = -100`` names the index
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name.isupper():
+                if ast.unparse(value) == str(index):
+                    wanted.add(name)
     for node in ast.walk(tree):
         match node:
+            case ast.Assign(targets=[ast.Name(id=name)]) if name in wanted:
+                continue
             case ast.Assign(value=value):
                 given = [value]
             case ast.Call(func=ast.Attribute(attr="masked_fill" | "masked_fill_" | "fill_")):
@@ -184,13 +192,24 @@ def ignored_at(index: int) -> str | None:
                 given = node.args
             case _:
                 continue
-        if any(ast.unparse(one) == str(index) for one in given):
+        if any(_is_filled(one, wanted) for one in given):
             lines.add(node.lineno)
     return f"{shown(file)}:{lines.pop()}" if len(lines) == 1 else None
 
 
+def _is_filled(value: ast.expr, index: set[str]) -> bool:
+    """Return True for the index or its name, and for a sum that begins with ``[index] * n``."""
+    match value:
+        case ast.BinOp(left=left, op=ast.Add()):
+            return _is_filled(left, index)
+        case ast.BinOp(left=ast.List(elts=[one]), op=ast.Mult()):
+            return ast.unparse(one) in index
+    return ast.unparse(value) in index
+
+
 #: What takes class weights, by keyword or at this place.
 _WEIGHTED = {"CrossEntropyLoss": 0, "NLLLoss": 0, "cross_entropy": 2, "nll_loss": 2}
+_WEIGHTED |= {"BCEWithLogitsLoss": 3, "binary_cross_entropy_with_logits": 5}
 
 
 def written_weights() -> str | None:
@@ -201,7 +220,10 @@ def written_weights() -> str | None:
         node.lineno
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and last_name(node.func) in _WEIGHTED
-        if any(one.arg == "weight" and ast.unparse(one.value) != "None" for one in node.keywords)
+        if any(
+            one.arg in ("weight", "pos_weight") and ast.unparse(one.value) != "None"
+            for one in node.keywords
+        )
         or len(node.args) > _WEIGHTED[last_name(node.func)]
     }
     return f"{shown(file)}:{lines.pop()}" if len(lines) == 1 else None

@@ -79,7 +79,7 @@ def operations(root: Node) -> Iterator[Node]:
     while stack and len(seen) < _MOST:
         node = stack.pop()
         name = kind(node)
-        if name not in _MADE_OF:
+        if name not in _MADE_OF and not _is_ctc(node):
             continue
         yield node
         if name in ("SoftmaxBackward", "CtcLossBackward"):
@@ -92,6 +92,12 @@ def operations(root: Node) -> Iterator[Node]:
             if one not in seen and not isinstance(one, LEAF):
                 seen.add(one)
                 stack.append(one)
+
+
+def _is_ctc(node: Node) -> bool:
+    """Return True for the operation that replaces an infinite ctc_loss by zero."""
+    edges = node.next_functions if kind(node) == "WhereBackward" else ()
+    return any(one is not None and kind(one) == "CtcLossBackward" for one, _ in edges)
 
 
 def terms(root: Node) -> Iterator[Node]:

@@ -24,6 +24,7 @@ from gradscope.training.loop.script_lines import (
     call_of,
     script_place,
     set_elsewhere,
+    written_rate,
 )
 from gradscope.training.models import Models
 from gradscope.training.optimizers import LastingParameters, ObservedOptimizer, Optimizers
@@ -347,6 +348,7 @@ class OptimizerUses:
                 kind=type(optimizer).__name__,
                 location=None if mine.made is None else str(mine.made),
                 set_at=set_elsewhere(known.name, mine.made),
+                rate_at=None if mine.made is None else written_rate(mine.made),
                 steps=known.steps,
                 parameters=len(known.held),
                 zero_rates=tuple(of.zero_rates),

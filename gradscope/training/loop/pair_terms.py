@@ -214,7 +214,8 @@ def _are_labels(comparison: ast.Compare, scope: ast.AST, tree: ast.Module) -> bo
     set together, or names of labels. One of them may be a class: ``labels == anomaly``."""
     sides = (comparison.left, comparison.comparators[0])
     one, other = names = [last_name(_root(side)) for side in sides]
-    if not one or not other or any(_is_constant(name, tree) for name in names):
+    whole = [name for name, side in zip(names, sides, strict=True) if side is _root(side)]
+    if not one or not other or any(_is_constant(name, tree) for name in whole):
         return False
     if one.rstrip("0123456789") == other.rstrip("0123456789") or all(map(_LABELS.search, names)):
         return True

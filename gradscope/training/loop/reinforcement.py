@@ -171,7 +171,7 @@ _OF_TARGET = 24
 #: Operations between the ratio of two policies and the loss.
 _SURROGATE = frozenset(
     {"NegBackward", "MeanBackward", "SumBackward", "AddBackward", "SubBackward", "MulBackward"}
-    | {"DivBackward", "MinimumBackward", "ClampBackward"}
+    | {"DivBackward", "MinimumBackward", "MaximumBackward", "ClampBackward"}
 )
 _OF_SURROGATE = 64
 

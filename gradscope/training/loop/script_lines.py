@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import FrameType
 
 from gradscope.explain.shared.frames import (
@@ -125,6 +126,51 @@ def assignments_read_at(line: str) -> Iterator[tuple[str, str, str]]:
             yield name, f"{shown(file)}:{last.lineno}", ast.unparse(last)
 
 
+#: Functions that give NaN or Inf for some finite numbers.
+_SINGULAR = frozenset(
+    {"acos", "asin", "atanh", "log", "log2", "log10", "reciprocal", "rsqrt", "sqrt"}
+)
+
+
+def singular_line(text: str) -> tuple[str, str] | None:
+    """Return the only line, and its text, of a function of the main module's file that can give NaN
+    or Inf for finite numbers: a division, a negative power, a logarithm, a root.
+
+    Args:
+        text: an assignment of the function's result, as ``weights = normalized(counts)``.
+    """
+    file, tree = main_text() or ("", ast.Module([], []))
+    match ast.parse(text).body:
+        case [ast.Assign(value=ast.Call(func=ast.Name(id=name)))]:
+            called = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+            called = [one for one in called if one.name == name]
+        case _:
+            return None
+    found = {
+        node.lineno: ast.unparse(node)
+        for function in called
+        for node in ast.walk(function)
+        if isinstance(node, ast.expr) and _is_singular(node)
+    }
+    line, expression = next(iter(found.items()), (0, ""))
+    return (f"{shown(file)}:{line}", expression) if len(found) == 1 else None
+
+
+def _is_singular(node: ast.expr) -> bool:
+    match node:
+        case ast.BinOp(op=ast.Div() | ast.Mod(), right=ast.Constant()):
+            return False
+        case ast.BinOp(op=ast.Div() | ast.Mod()):
+            return True
+        case ast.BinOp(op=ast.Pow(), right=ast.UnaryOp(op=ast.USub())):
+            return True
+        case ast.Call(func=function, args=args) if last_name(function) in ("pow", "power"):
+            return isinstance(args[-1] if args else None, ast.UnaryOp)
+        case ast.Call(func=function):
+            return last_name(function) in _SINGULAR
+    return False
+
+
 def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
@@ -149,6 +195,51 @@ def set_elsewhere(name: str, made: ScriptLine | None) -> str | None:
         return None
     here = made.file == file and is_at(found[0], made.line)
     return None if here else f"{shown(file)}:{found[0].lineno}"
+
+
+@lru_cache(maxsize=64)
+def written_rate(made: ScriptLine) -> str | None:
+    """Return the line of the number that an optimizer's call gets as its learning rate: that of the
+    only constant that is assigned to the variable or the field, ``LR = 0.1``, or the default of the
+    option, ``add_argument("--lr", default=0.1)``; None if the text does not show it."""
+    tree = tree_of(made.file)
+    calls = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.Call)]
+    given = [
+        option.value
+        for call in calls
+        if is_at(call, made.line)
+        for option in call.keywords
+        if option.arg == "lr" and isinstance(option.value, ast.Name | ast.Attribute)
+    ]
+    if tree is None or len(given) != 1:
+        return None
+    name = last_name(given[0])
+    lines = {
+        call.lineno
+        for call in calls
+        if last_name(call.func) == "add_argument"
+        if any(isinstance(one, ast.Constant) and one.value == f"--{name}" for one in call.args)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
+                named = target
+            case ast.AnnAssign(target=ast.Name() | ast.Attribute() as target, value=value):
+                named = target
+            case _:
+                continue
+        if last_name(named) == name and isinstance(value, ast.Constant):
+            lines.add(node.lineno)
+    return f"{shown(made.file)}:{lines.pop()}" if len(lines) == 1 else None
+
+
+def only_call(function: str) -> tuple[str, int] | None:
+    """Return the file and the line of the only call of a function in the main module's file, by the
+    last part of its name: ``mse_loss`` for ``F.mse_loss(…)``."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    lines = [call.lineno for call in calls if last_name(call.func) == function]
+    return (file, lines[0]) if len(lines) == 1 else None
 
 
 def written_in_main(pattern: str, *, last: bool = False) -> str | None:

@@ -125,7 +125,8 @@ def shuffled_apart() -> Iterator[LoopFact]:
     for block in _bodies(tree):
         for first, second, lineno in _apart(block, tree):
             line = f"{shown(file)}:{lineno}"
-            yield LoopFact("shuffled-apart", second, words=(first,), location=line)
+            certain = ("labels",) if _are_data_and_labels(first, second, tree) else ()
+            yield LoopFact("shuffled-apart", second, words=(first, *certain), location=line)
 
 
 #: What takes arrays whose rows belong together.
@@ -134,14 +135,16 @@ _PAIRING = frozenset({"zip", "TensorDataset", "train_test_split"})
 
 def _apart(block: Sequence[ast.stmt], tree: ast.Module) -> Iterator[tuple[str, str, int]]:
     """Yield two arrays that a block shuffles separately, and the line of the second."""
-    shuffled: list[str] = []
+    shuffled: list[tuple[str, str | None]] = []
     for statement in block:
-        name = _reordered(statement)
-        if name is not None:
-            for before in shuffled:
-                if before != name and _are_pairs(before, name, tree):
-                    yield before, name, statement.lineno
-            shuffled.append(name)
+        reordered = _reordered(statement)
+        if reordered is not None:
+            names, seed = reordered
+            for before, earlier in shuffled:
+                for name in names if seed is None or seed != earlier else ():
+                    if before != name and _are_pairs(before, name, tree):
+                        yield before, name, statement.lineno
+            shuffled += [(name, seed) for name in names]
         elif _is_seeded(statement):
             shuffled.clear()
 
@@ -159,8 +162,9 @@ def _is_seeded(node: ast.AST) -> bool:
     return any(part in last_name(call.func) for call in calls for part in _SEEDS)
 
 
-def _reordered(statement: ast.stmt) -> str | None:
-    """Return the array that a statement puts into a random order; None for another statement."""
+def _reordered(statement: ast.stmt) -> tuple[list[str], str | None] | None:
+    """Return the arrays that a statement puts into one random order, and the text of its seed; None
+    for another statement."""
     if _is_seeded(statement):
         return None
     match statement:
@@ -168,20 +172,48 @@ def _reordered(statement: ast.stmt) -> str | None:
             targets=[ast.Name(id=name)],
             value=ast.Call(func=function, args=[ast.Name(id=of)], keywords=[]),
         ) if name == of and last_name(function) == "permutation":
-            return name
+            return [name], None
         case ast.Expr(value=ast.Call(func=function, args=[ast.Name(id=name)], keywords=[])) if (
             last_name(function) == "shuffle"
         ):
-            return name
+            return [name], None
         case ast.Assign(
             targets=[ast.Name(id=name)], value=ast.Subscript(value=ast.Name(id=of), slice=index)
         ) if name == of and _is_permutation(index):
-            return name
+            return [name], None
+        case ast.Assign(
+            targets=[target], value=ast.Call(func=function, args=args, keywords=options)
+        ) if last_name(function) == "shuffle":  # scikit-learn's, which returns copies
+            names = list(
+                map(ast.unparse, target.elts if isinstance(target, ast.Tuple) else [target])
+            )
+            if names == list(map(ast.unparse, args)):
+                seeds = [ast.unparse(one.value) for one in options if one.arg == "random_state"]
+                return names, next((one for one in seeds if one != "None"), None)
     return None
 
 
+_LABELS = re.compile(r"(^|_)(y|labels?|targets?|ratings?|answers?)($|_)")
+
+
+def _are_data_and_labels(first: str, second: str, tree: ast.Module) -> bool:
+    """Return True if one call gives both arrays, as in ``x, y = load()``, and one of them is named
+    as labels."""
+    if bool(_LABELS.search(first)) == bool(_LABELS.search(second)):
+        return False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call()):
+                if {first, second} <= {one.id for one in names if isinstance(one, ast.Name)}:
+                    return True
+    return False
+
+
 def _are_pairs(first: str, second: str, tree: ast.Module) -> bool:
-    """Return True if the text takes equal slices of two arrays, or passes both to one call."""
+    """Return True if the text takes equal slices of two arrays, passes both to one call, or gets
+    data and labels from one call."""
+    if _are_data_and_labels(first, second, tree):
+        return True
     slices: dict[str, set[str]] = {first: set(), second: set()}
     for node in ast.walk(tree):
         match node:
@@ -194,6 +226,35 @@ def _are_pairs(first: str, second: str, tree: ast.Module) -> bool:
                 if {first, second} <= given:
                     return True
     return bool(slices[first] & slices[second])
+
+
+#: Words in the name of data that a model is evaluated on.
+_EVALUATED = re.compile(
+    r"(?<![a-z])(test|val|valid|validation|eval|dev|holdout)(?![a-z])|_te\b|_va\b"
+)
+
+
+def refitted_transforms() -> Iterator[LoopFact]:
+    """Yield calls such as ``encoder.fit_transform(val_names)`` in the main module's file, if the
+    same object is fitted on other data above: it then forgets what it learned there."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    fitted: dict[tuple[str, str], ast.Call] = {}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda one: one.lineno):
+        match call:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name() | ast.Attribute() as of, attr=method),
+                args=[given, *_],
+            ) if method in ("fit", "fit_transform"):
+                scope = ast.dump(innermost(tree, call.lineno))
+                first = fitted.setdefault((scope, ast.unparse(of)), call)
+                data = ast.unparse(given).lower()
+                trained = ast.unparse(first.args[0]).lower()
+                again = first is not call and method == "fit_transform"
+                if again and _EVALUATED.search(data) and not _EVALUATED.search(trained):
+                    line, before = (f"{shown(file)}:{one.lineno}" for one in (call, first))
+                    words = ast.unparse(call), before
+                    yield LoopFact("refitted", ast.unparse(of), words=words, location=line)
 
 
 def truncated_masks() -> Iterator[LoopFact]:

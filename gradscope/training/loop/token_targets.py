@@ -20,6 +20,7 @@ from gradscope.capture.optimizer_steps import wide
 from gradscope.capture.shards import is_spread
 from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopTokens
+from gradscope.training.loop.loss_lines import ignored_at
 from gradscope.training.loop.loss_walk import saved, shape_of, signed
 from gradscope.training.loop.script_lines import script_place
 from gradscope.training.models import Model
@@ -148,6 +149,8 @@ _CALLS, _TRIES = 8, 2
 #: If sequences hardly vary, it is unknown which token a target is.
 _VARIES = 0.25
 _TOKENS = frozenset({torch.int64, torch.int32})
+#: An answer has so many tokens, all different ones counted; padding is one token.
+_ANSWER = 2
 
 
 class _Call:
@@ -174,6 +177,7 @@ class _Targets:
 
     def __init__(self) -> None:
         self.batches = self.copied = self.following = self.skipping = self.unended = 0
+        self.unanswered = self.ignored = 0
         self.targets = self.padding = self.pad = self.pad_class = self.lengths = self.end = 0
         self.padded = True  # in each batch so far
         self.location: str | None = None
@@ -298,6 +302,8 @@ class TokenTargets:
                 future=None if seen is None else seen.future,
                 past=None if seen is None else seen.past, targets=one.targets,
                 padding=one.padding if one.padded else 0, pad=one.pad, pad_class=one.pad_class,
+                unanswered=one.unanswered,
+                ignored_at=ignored_at(one.ignored) if one.unanswered else None,
                 lengths=one.lengths, end=one.end, location=one.location, inside=one.inside,
                 called_at=one.called_at,
                 made_at=one.made_at,
@@ -321,7 +327,12 @@ class TokenTargets:
         steps = target.shape[1]
         if _varies(tokens):
             known.copied += _are_ahead(tokens, target, ignored, by=0)
-            known.following += _are_ahead(tokens, target, ignored, by=1)
+            following = _are_ahead(tokens, target, ignored, by=1)
+            known.following += following
+            masks = [one for one in call.masks if one.shape == tokens.shape]
+            if following and _unanswered(tokens, counts, masks):
+                known.unanswered += 1
+                known.ignored = ignored
         self._add_padding(known, tokens[:, :steps], target, counts)
         mask = next((one for one in call.masks if one.shape == tokens.shape), None)
         if mask is not None:
@@ -449,6 +460,21 @@ def _unended(
     if bool(counts[rows][some, last - 1].any()) or bool((target[counts] == end).any()):
         return None
     return end if bool(counts[rows][some, last - 2].all()) else None
+
+
+def _unanswered(tokens: torch.Tensor, counts: torch.Tensor, masks: Sequence[torch.Tensor]) -> bool:
+    """Return True if the targets of each sequence count up to a position, and those after it, of
+    real tokens, do not: a prompt is trained, and its answer is not."""
+    begin = counts.long().cumprod(1).sum(1)
+    lengths = counts.shape[1] - begin
+    if bool((begin != counts.sum(1)).any()) or int(lengths.min()) < _ANSWER or not int(begin.min()):
+        return False
+    at_end = torch.arange(tokens.shape[1], device=tokens.device) > begin[:, None]
+    if any(bool((~mask.bool() & at_end).any()) for mask in masks):
+        return False  # padding
+    return all(
+        len(torch.unique(row[end])) >= _ANSWER for row, end in zip(tokens, at_end, strict=True)
+    )
 
 
 def _plain(tensor: torch.Tensor) -> bool:

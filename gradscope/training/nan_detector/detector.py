@@ -20,7 +20,7 @@ from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.modules import ModuleCall
 from gradscope.training.discovery import variable_value
 from gradscope.training.extra_passes import NoCollectives, no_collectives
-from gradscope.training.loop.script_lines import assignments_read_at
+from gradscope.training.loop.script_lines import assignments_read_at, singular_line
 from gradscope.training.nan_detector.first_module import (
     first_non_finite_module,
     given,
@@ -300,11 +300,12 @@ def _with_variable(origin: NonFiniteOrigin, call: RecordedCall | None = None) ->
         if not isinstance(value, torch.Tensor) or value.requires_grad or level(value) == FINITE:
             continue
         if call is not None:
-            return replace(
-                origin,
-                message=f"{origin.message} `{name}` is set at {line} (`{text}`).",
-                location=line,
-            )
+            message = f"{origin.message} `{name}` is set at {line} (`{text}`)."
+            within = singular_line(text)
+            if within is not None:
+                line, operation = within
+                message += f" There, `{operation}` at {line} is NaN or Inf for some finite numbers."
+            return replace(origin, message=message, location=line)
         message = f"`{name}`, set at {line} (`{text}`), {origin.message[len(_BEFORE) :]}"
         if value.numel() == 1 and _DEVIATION.search(text):
             message = f"{message} The standard deviation of a single value is NaN."
