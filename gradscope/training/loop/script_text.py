@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 from torch import nn
 
@@ -135,18 +136,26 @@ _PAIRING = frozenset({"zip", "TensorDataset", "train_test_split"})
 
 def _apart(block: Sequence[ast.stmt], tree: ast.Module) -> Iterator[tuple[str, str, int]]:
     """Yield two arrays that a block shuffles separately, and the line of the second."""
-    shuffled: list[tuple[str, str | None]] = []
+    shuffled: list[tuple[list[str], str | None]] = []
     for statement in block:
         reordered = _reordered(statement)
         if reordered is not None:
             names, seed = reordered
             for before, earlier in shuffled:
-                for name in names if seed is None or seed != earlier else ():
-                    if before != name and _are_pairs(before, name, tree):
-                        yield before, name, statement.lineno
-            shuffled += [(name, seed) for name in names]
+                if seed is not None and seed == earlier:
+                    continue
+                for one, other in product(before, names):
+                    kept = _is_kept(one, before) or _is_kept(other, names)
+                    if one != other and not kept and _are_pairs(one, other, tree):
+                        yield one, other, statement.lineno
+            shuffled.append((names, seed))
         elif _is_seeded(statement):
             shuffled.clear()
+
+
+def _is_kept(name: str, together: Sequence[str]) -> bool:
+    """Return True for labels that are shuffled together with other arrays, their data."""
+    return len(together) > 1 and _LABELS.search(name) is not None
 
 
 #: Parts of the names of what sets the state of a random generator, or makes one.
