@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gradscope.records.loop import LoopRecord
 from gradscope.rules._loop import LoopFindings, of_loss
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
@@ -53,6 +55,9 @@ RULE = Rule(
 )  # fmt: skip
 
 
+_APART = "so inputs and labels do not belong together."
+
+
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield at most one finding."""
     course, constant = loop.course, [one for one in loop.targets if one.constant]
@@ -63,57 +68,68 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if one.batches < limits["batches"] or course.last < limits["share"] * answer:
             continue
         guess = "the classes' frequencies" if one.classes else "the mean of the targets"
-        kinds = ("shuffled-alone", "shuffled-apart")
-        alone = next((fact for kind in kinds for fact in loop.facts_of(kind)), None)
-        steps = _steps(loop, limits) if alone is None else None
-        why = (
-            (steps[0] if steps else "its inputs and labels may not belong together.")
-            if alone is None
-            else f"`{alone.words[0]}` and `{alone.name}` are shuffled separately, so inputs and "
-            "labels do not belong together."
-            if alone.kind == "shuffled-apart"
-            else f"`{alone.name}` is shuffled with a permutation that nothing else uses, so inputs "
-            "and labels do not belong together."
-            if not alone.words
-            else f"a batch of `{alone.name}` follows a permutation, and that of "
-            f"`{alone.words[0]}` does not, so inputs and labels do not belong together."
-        )
+        reason = _shuffled(loop) or _steps(loop, limits) or _Reason()
         yield RULE.in_loop(
             loop,
             "",
             f"the loss is {number(course.last)} over the last "
             f"{plural(course.steps // 2, 'step')}; always answering {guess} gives "
             f"{number(answer)}. The network has learned next to nothing that depends on the "
-            f"input: {why}",
-            severity=None if alone is None and steps is None else "warning",
-            cause="steps" if steps else None if alone is None else "shuffled-alone",
-            advice=(
-                "Lower the learning rate: about 0.001 of the norm in each step is usual."
-                if steps
-                else None
-            )
-            if alone is None
-            else f"Index the inputs and the labels with the same permutation: `perm = "
-            f"torch.randperm(n)`, then `{alone.name}[perm]` and the other array with `[perm]`."
-            if not alone.words
-            else f"Draw one permutation for both: `perm = np.random.permutation(n)`, then "
-            f"`{alone.words[0]}[perm]` and `{alone.name}[perm]`."
-            if alone.kind == "shuffled-apart"
-            else f"Index `{alone.words[0]}` as `{alone.name}`: by the permutation.",
+            f"input: {reason.words}",
+            severity="warning" if reason.cause else None,
+            cause=reason.cause,
+            advice=reason.advice,
             value=course.last / answer,
             limit=limits.of("share"),
-            location=steps[1] if steps else of_loss(loop, one) if alone is None else alone.location,
+            location=reason.location if reason.cause else of_loss(loop, one),
         )
 
 
-def _steps(loop: LoopRecord, limits: Limits) -> tuple[str, str | None] | None:
-    """Return the words on steps that are too large, and the line of their learning rate."""
+@dataclass(frozen=True, slots=True)
+class _Reason:
+    """A reason that the run shows, and the line; none by default."""
+
+    cause: str | None = None
+    words: str = "its inputs and labels may not belong together."
+    advice: str | None = None
+    location: str | None = None
+
+
+def _shuffled(loop: LoopRecord) -> _Reason | None:
+    """Return the arrays whose order the script's text changes alone."""
+    for one in loop.facts_of("shuffled-alone"):
+        if one.words:
+            words = f"a batch of `{one.name}` follows a permutation, and that of `{one.words[0]}` "
+            words += "does not"
+            advice = f"Index `{one.words[0]}` as `{one.name}`: by the permutation."
+        else:
+            words = f"`{one.name}` is shuffled with a permutation that nothing else uses"
+            advice = (
+                "Index the inputs and the labels with the same permutation: `perm = "
+                f"torch.randperm(n)`, then `{one.name}[perm]` and the other array with `[perm]`."
+            )
+        return _Reason("shuffled-alone", f"{words}, {_APART}", advice, one.location)
+    for one in loop.facts_of("shuffled-apart"):
+        return _Reason(
+            "shuffled-alone",
+            f"`{one.words[0]}` and `{one.name}` are shuffled separately, {_APART}",
+            "Draw one permutation for both: `perm = np.random.permutation(n)`, then "
+            f"`{one.words[0]}[perm]` and `{one.name}[perm]`.",
+            one.location,
+        )
+    return None
+
+
+def _steps(loop: LoopRecord, limits: Limits) -> _Reason | None:
+    """Return steps that are too large for the weights, and the line of their learning rate."""
     optimizer = loop.optimizers[0]
     for one in loop.weights:
         if one.ratio > limits["ratio"]:
-            words = (
+            return _Reason(
+                "steps",
                 f"each step moves the median weight by {number(one.ratio)} times its norm, at a "
-                f"learning rate of {number(one.rate)}: the steps are too large."
+                f"learning rate of {number(one.rate)}: the steps are too large.",
+                "Lower the learning rate: about 0.001 of the norm in each step is usual.",
+                optimizer.rate_at or optimizer.location,
             )
-            return words, optimizer.rate_at or optimizer.location
     return None

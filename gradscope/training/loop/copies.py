@@ -179,7 +179,7 @@ def _probe(module: nn.Module) -> torch.Tensor | None:
         if one.is_floating_point() and one.layout == torch.strided and not one.is_meta
     ]
     largest = max(floating, key=lambda one: one.numel(), default=None)
-    return None if largest is None else largest.detach().flatten()[:_PROBED].double().clone()
+    return None if largest is None else largest.detach().flatten()[:_PROBED].float().clone()
 
 
 def _share_moved(start: torch.Tensor | None, copy: nn.Module, original: nn.Module) -> float | None:

@@ -214,7 +214,8 @@ class LossGraphs:
         for key, nodes in faults.items():
             seen = self._count(key, shapes[key])
             seen.alone = not is_linked_beside(node, nodes)
-            if key[0] == "scores" and kind(nodes[0]) not in SOFTMAX:
+            by_name = key[0] == "scores" and kind(nodes[0]) not in SOFTMAX
+            if by_name or key[0] == "single-softmax":
                 self._place_function(seen, nodes[0], key[1])
             self._place(seen, nodes[0])
 
@@ -354,8 +355,11 @@ def _noise_target(node: Node) -> OtherNoise | None:
 def _line_of_difference(node: Node) -> tuple[str, int] | None:
     """Return the line that made a node; for one inside a model, whose stack is not kept, the only
     call of its function in the main module's file."""
+    line = line_of(node)
+    if line is not None or kind(node) not in DIFFERENCES:
+        return line
     name = "".join(f"_{one}".lower() if one.isupper() else one for one in kind(node))[1:]
-    return line_of(node) or only_call(name.removesuffix("_backward"))
+    return only_call(name.removesuffix("_backward"))
 
 
 def _differences(root: Node) -> Iterator[Node]:

@@ -234,11 +234,16 @@ def written_rate(made: ScriptLine) -> str | None:
 
 
 def only_call(function: str) -> tuple[str, int] | None:
-    """Return the file and the line of the only call of a function in the main module's file, by the
-    last part of its name: ``mse_loss`` for ``F.mse_loss(…)``."""
+    """Return the file and the line of the only call in the main module's file of a function or a
+    module's class: ``softmax`` for ``F.softmax(…)`` and ``nn.Softmax(…)``."""
     file, tree = main_text() or ("", ast.Module([], []))
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    lines = [call.lineno for call in calls if last_name(call.func) == function]
+    wanted = function.replace("_", "").lower()
+    lines = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        if last_name(node.func).replace("_", "").lower() == wanted
+    ]
     return (file, lines[0]) if len(lines) == 1 else None
 
 

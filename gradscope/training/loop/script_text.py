@@ -247,7 +247,7 @@ def refitted_transforms() -> Iterator[LoopFact]:
     """Yield calls such as ``encoder.fit_transform(val_names)`` in the main module's file, if the
     same object is fitted on other data above: it then forgets what it learned there."""
     file, tree = main_text() or ("", ast.Module([], []))
-    fitted: dict[tuple[str, str], ast.Call] = {}
+    fitted: dict[tuple[int, str], ast.Call] = {}
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     for call in sorted(calls, key=lambda one: one.lineno):
         match call:
@@ -255,7 +255,7 @@ def refitted_transforms() -> Iterator[LoopFact]:
                 func=ast.Attribute(value=ast.Name() | ast.Attribute() as of, attr=method),
                 args=[given, *_],
             ) if method in ("fit", "fit_transform"):
-                scope = ast.dump(innermost(tree, call.lineno))
+                scope = id(innermost(tree, call.lineno))
                 first = fitted.setdefault((scope, ast.unparse(of)), call)
                 data = ast.unparse(given).lower()
                 trained = ast.unparse(first.args[0]).lower()
