@@ -122,14 +122,14 @@ def _shuffled(loop: LoopRecord) -> _Reason | None:
 
 def _steps(loop: LoopRecord, limits: Limits) -> _Reason | None:
     """Return steps that are too large for the weights, and the line of their learning rate."""
-    optimizer = loop.optimizers[0]
     for one in loop.weights:
         if one.ratio > limits["ratio"]:
+            made = (o.rate_at or o.location for o in loop.optimizers if o.name == one.optimizer)
             return _Reason(
                 "steps",
                 f"each step moves the median weight by {number(one.ratio)} times its norm, at a "
                 f"learning rate of {number(one.rate)}: the steps are too large.",
                 "Lower the learning rate: about 0.001 of the norm in each step is usual.",
-                optimizer.rate_at or optimizer.location,
+                next(made, None),
             )
     return None

@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from types import FrameType, MethodType, ModuleType
+from types import FrameType, GetSetDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -127,31 +127,42 @@ def holder_of(found: object) -> tuple[str, str] | None:
 
 def script_lists() -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the lists and deques in the script's variables and in attributes of their objects, each
-    with its name."""
+    with its name. Classes of the script are left out: their methods are its own."""
     for scope in (dict(vars(sys.modules["__main__"])), *_scopes()):
         for name, value in list(scope.items()):
             if name.startswith("__"):
                 continue
             of_value = [(f"{name}.{attribute}", one) for attribute, one in _inside(value)]
             for path, one in [(name, value), *of_value]:
-                if isinstance(one, list | deque):
+                if type(one) in (list, deque):
                     yield path, one
 
 
-def names_of(found: object) -> set[str]:
+def names_of(found: object) -> set[tuple[str, type | None]]:
     """Return the names of all variables of the script, and of all attributes of their objects, that
-    hold an object."""
+    hold an object, each with the class of the object that has the attribute."""
     return {
         held
         for scope in (dict(vars(sys.modules["__main__"])), *_scopes())
         for name, value in list(scope.items())
-        for held, one in [(name, value), *_inside(value)]
+        for held, one in [
+            ((name, None), value),
+            *(((attribute, type(value)), of) for attribute, of in _inside(value)),
+        ]
         if one is found
     }
 
 
 def _inside(owner: object) -> list[tuple[str, Any]]:
-    return [] if isinstance(owner, dict) else list(_plain_attributes(owner).items())
+    """Return an object's attributes, without a call of its methods."""
+    # Not `isinstance`: a lazy proxy would load its object.
+    kind = type(owner)
+    if issubclass(kind, type | dict | nn.Module | torch.Tensor) or kind.__module__ == "builtins":
+        return []
+    of = next((vars(one)["__dict__"] for one in kind.__mro__ if "__dict__" in vars(one)), None)
+    if type(of) is not GetSetDescriptorType:
+        return []
+    return [one for one in dict(of.__get__(owner)).items() if type(one[0]) is str]
 
 
 def _same(found: object) -> set[int]:

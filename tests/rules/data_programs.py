@@ -840,6 +840,117 @@ HEALTHY = {
             F.cross_entropy(net(torch.tensor(np.stack(states))), torch.stack(labels)).backward()
             optimizer.step()
         """,
+    "replay buffers that hold a mask, and one array twice, that are only written when new": """
+        import numpy as np
+
+        class Arms:
+            def __init__(self):
+                self.mask = np.zeros(4)
+                self.mask[3] = 1
+                self.state = torch.ones(1)
+
+            def seen(self, place):
+                self.context = np.zeros(4, dtype=np.float32)
+                self.context[place] = 1
+                return self.context
+
+        class Moments:
+            def __init__(self):
+                self.state = {}
+
+            def add(self, name, number):
+                self.state[name] = number
+
+        arms, moments, memory, rewards = Arms(), Moments(), [], []
+        moments.add("first", 1.0)
+        for i in range(64):
+            context = arms.seen(i % 4)
+            memory.append((context, i % 2, 1.0, context, arms.mask))
+            rewards.append((arms.state, i % 2, 1.0, arms.state))
+        states = torch.tensor(np.stack([one[0] for one in memory]))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(40):
+            first = step % 8 * 8
+            inputs, labels = x[first:first + 8] + states[first:first + 8], y[first:first + 8]
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "objects of the script whose methods raise": """
+        import collections
+
+        class Unbound:
+            @property
+            def __class__(self):
+                raise RuntimeError
+
+            @property
+            def __dict__(self):
+                raise RuntimeError
+
+        class Closed(list):
+            def __len__(self):
+                raise RuntimeError
+
+            def __iter__(self):
+                raise RuntimeError
+
+        class Pair(tuple):
+            def __len__(self):
+                raise RuntimeError
+
+            def __iter__(self):
+                raise RuntimeError
+
+        class Ring(collections.deque):
+            def __len__(self):
+                raise RuntimeError
+
+        unbound, closed, ring = Unbound(), Closed([1] * 32), Ring([1] * 32)
+        proxies = [Unbound() for _ in range(32)]
+        fields = [(Unbound(), 1, 1.0, x[0]) for _ in range(32)]
+        pairs = [Pair((x[0], x[0], 1.0, 1)) for _ in range(32)]
+        mixed = [1] * 32 + [()]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "hidden states that each step makes anew, and whose gradient is kept": """
+        del net
+        weight = (0.3 * torch.randn(12, 8)).requires_grad_()
+        last = (0.3 * torch.randn(8, 2)).requires_grad_()
+        for step in range(60):
+            inputs, labels = batch(step)
+            hidden = torch.zeros(8, 8, requires_grad=True)
+            cell = torch.zeros(8, 8, requires_grad=True)
+            both = torch.cat([inputs, hidden], 1)
+            loss = F.cross_entropy((torch.tanh(both @ weight) + cell) @ last, labels)
+            loss.backward()
+            with torch.no_grad():
+                for one in (weight, last):
+                    one -= 0.1 * one.grad
+                    one.grad = None
+        """,
+    "an entropy by a fresh sample beside an action that is scored by hand": """
+        from torch.distributions import Categorical
+
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.02)
+        for step in range(60):
+            inputs, labels = batch(step)
+            with torch.no_grad():
+                action = Categorical(logits=net(inputs)).sample()
+            reward = (action == labels).float()
+            policy = Categorical(logits=net(inputs))
+            entropy = -policy.log_prob(policy.sample()).mean()
+            scores = net(inputs).log_softmax(1)[range(8), action]
+            loss = -(scores * (reward - 0.5)).mean() - 0.01 * entropy
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
     "encoders that are fitted to one column each": """
         from sklearn.preprocessing import LabelEncoder, StandardScaler
 

@@ -53,6 +53,35 @@ def test_shuffles(monkeypatch):
         assert not _read(text + pairs, script_text.shuffled_apart, monkeypatch), name
 
 
+UNPAIRED = ("source, target = load()", "x, y = two_domains()", "x, y = unpaired(3)")
+
+
+def test_domains_are_no_labels(monkeypatch):
+    for line in UNPAIRED:
+        first, second = line.partition(" = ")[0].split(", ")
+        text = f"{line}\nrng.shuffle({first})\nrng.shuffle({second})\n"
+        assert not _read(text, script_text.shuffled_apart, monkeypatch), line
+    text = f"x, y = load()\n{APART}"
+    assert _read(text, script_text.shuffled_apart, monkeypatch)
+
+
+ON_TRAIN = "a = s.fit_transform(x_train)\n"
+REFITTED = f"s = Scaler()\n{ON_TRAIN}b = s.fit_transform(x_test)"
+FITTED_APART = {
+    "with the training data": f"{ON_TRAIN}b = s.fit_transform(cat([x_train, x_val]))",
+    "an object made anew": f"s = Scaler()\n{ON_TRAIN}s = Scaler()\nb = s.fit_transform(x_test)",
+    "without transform": f"s = TSNE(2)\n{ON_TRAIN}b = s.fit_transform(x_test)",
+    "one of two": f"if train:\n    {ON_TRAIN}else:\n    a = s.fit_transform(x_test)",
+    "on a device": f"{ON_TRAIN}b = s.fit_transform(y_train.to(dev))",
+}
+
+
+def test_refitted_transforms(monkeypatch):
+    assert len(_read(REFITTED, script_text.refitted_transforms, monkeypatch)) == 1
+    for name, text in FITTED_APART.items():
+        assert not _read(text, script_text.refitted_transforms, monkeypatch), name
+
+
 RETURNS = """
 def finish(scores, rewards):
     total, returns = 0.0, []

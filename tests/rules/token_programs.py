@@ -217,6 +217,16 @@ HEALTHY = {
         classes = torch.where(tokens > 0, 1 + tokens % 2, 0){_TRAIN}
             loss = loss_of(net(tokens), classes)
 {_END}""",
+    "an end and padding that are no targets": f"""
+{_TOKENS}
+        net = Net()
+        length = 3 + torch.arange(len(data))[:, None] % 3
+        place = torch.arange(data.shape[1])
+        data = torch.where(place < length, 2 + data % 9, (place == length).long())
+        labels = data.masked_fill(data < 2, -100)
+{_TRAIN}
+            loss = loss_of(net(data)[:, :-1], labels[:, 1:])
+{_END}""",
     "a prompt that is no target": f"""
 {_TOKENS}
         class Masked(Net):

@@ -93,7 +93,8 @@ class OtherDraws:
         only = mine and len(self._samples) == 1 and self._samples[0][0]() is value
         if only and name in self._rollouts and not self._plain:
             line, rollout = script_line(), self._rollouts[name]
-            if line is not None and rollout is not None and _draws_itself(line):
+            by_hand = rollout is not None and _may_score_by_hand(rollout.file)
+            if line is not None and rollout and _draws_itself(line) and not by_hand:
                 self._found = name, str(rollout), str(line)
                 self._differ.add(self._found)
                 return
@@ -167,6 +168,19 @@ def _is_scored_by_hand(drawn_at: ScriptLine) -> bool:
             if drawn & {*of}:
                 return True
     return False
+
+
+@lru_cache(maxsize=64)
+def _may_score_by_hand(file: str) -> bool:
+    """Return True if a file computes log probabilities without a distribution."""
+    tree = tree_of(file)
+    calls = (one for one in ast.walk(tree or ast.Module([], [])) if isinstance(one, ast.Call))
+    names = (last_name(one.func) for one in calls)
+    return any(part in name.lower() for name in names for part in _BY_HAND)
+
+
+#: Parts of the names of what gives log probabilities, or a loss that has them.
+_BY_HAND = ("log_softmax", "logsoftmax", "cross_entropy", "crossentropy", "nll")
 
 
 @lru_cache(maxsize=64)

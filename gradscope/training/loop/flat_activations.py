@@ -3,6 +3,7 @@ are written without modules."""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -28,18 +29,20 @@ class FlatActivations:
         self._readings = 0
         self._shares: dict[int, tuple[str, float]] = {}  # by the number of the activation
         self._graphs = 0
-        self._zero: dict[str, int] = {}  # in how many graphs a weight was zero
+        # In how many graphs a weight was zero, and a reference to it.
+        self._zero: dict[str, tuple[int, weakref.ref[torch.Tensor]]] = {}
 
     def backward_begins(self, roots: Sequence[object]) -> None:
         """Read the graph of a loss whose network has no module; it is complete now."""
         nodes = list(_activations(roots))
         self._graphs += 1
         if self._graphs == 1 or self._zero:
-            self._zero = {
-                name: self._zero.get(name, 0) + 1
-                for name in _zero_weights(nodes)
-                if self._graphs == 1 or name in self._zero
-            }
+            before, self._zero = self._zero, {}
+            for name, leaf in _zero_weights(nodes):
+                count, known = before.get(name, (0, weakref.ref(leaf)))
+                # A state that each step makes anew, ``h0 = torch.zeros(…)``, is no weight.
+                if count + 1 == self._graphs and known() is leaf:
+                    self._zero[name] = count + 1, known
         found = [one for one in nodes if kind(one) in _MIDDLE]
         # A graph with another number of activations is another network's.
         if not found or (self._readings and len(found) != len(self._shares)):
@@ -56,12 +59,13 @@ class FlatActivations:
         for name, share in self._shares.values():
             line = written_in_main(rf"\b{name}\(")
             yield LoopFact("flat", name, count=self._readings, figures=(share,), location=line)
-        for name, count in self._zero.items():
+        for name, (count, _) in self._zero.items():
             yield LoopFact("zero-weight", name, count=count, location=written_assignment(name))
 
 
-def _zero_weights(nodes: Sequence[Node]) -> Iterator[str]:
-    """Yield the script's names of the leaves of a graph with two axes and more that are zero."""
+def _zero_weights(nodes: Sequence[Node]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the leaves of a graph with two axes and more that are zero, each with its name in the
+    script. One with a gradient that is not zero could move."""
     leaves = {
         id(leaf): leaf
         for node in nodes
@@ -71,9 +75,12 @@ def _zero_weights(nodes: Sequence[Node]) -> Iterator[str]:
     for leaf in leaves.values():
         plain = type(leaf) in PLAIN and leaf.layout == torch.strided and not leaf.is_meta
         if plain and leaf.dim() > 1 and leaf.numel() and not bool(leaf.detach().any()):
+            grad = leaf.grad
+            if grad is not None and (grad.layout != torch.strided or bool(grad.detach().any())):
+                continue
             name = variable_name(leaf)
             if name is not None:
-                yield name
+                yield name, leaf
 
 
 def _activations(roots: Sequence[object]) -> Iterator[Node]:

@@ -348,7 +348,7 @@ class OptimizerUses:
                 kind=type(optimizer).__name__,
                 location=None if mine.made is None else str(mine.made),
                 set_at=set_elsewhere(known.name, mine.made),
-                rate_at=None if mine.made is None else written_rate(mine.made),
+                rate_at=_written_rate(optimizer, mine.made),
                 steps=known.steps,
                 parameters=len(known.held),
                 zero_rates=tuple(of.zero_rates),
@@ -419,3 +419,10 @@ def _unused(optimizer: Optimizer, known: OptimizerUse) -> bool:
     if known.parameters.steps or not known.fresh:
         return False
     return any(p.grad is not None for g in optimizer.param_groups for p in g["params"])
+
+
+def _written_rate(optimizer: Optimizer, made: ScriptLine | None) -> str | None:
+    """Return the line of the number that an optimizer got as its learning rate, if it is known."""
+    defaults = getattr(optimizer, "defaults", None)
+    rate = defaults.get("lr") if isinstance(defaults, dict) else None
+    return written_rate(made, rate) if made is not None and isinstance(rate, int | float) else None

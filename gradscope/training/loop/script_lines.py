@@ -198,10 +198,11 @@ def set_elsewhere(name: str, made: ScriptLine | None) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def written_rate(made: ScriptLine) -> str | None:
+def written_rate(made: ScriptLine, rate: float) -> str | None:
     """Return the line of the number that an optimizer's call gets as its learning rate: that of the
     only constant that is assigned to the variable or the field, ``LR = 0.1``, or the default of the
-    option, ``add_argument("--lr", default=0.1)``; None if the text does not show it."""
+    option, ``add_argument("--lr", default=0.1)``; None if the text does not show it, or shows
+    another number, which an argument or a field replaced."""
     tree = tree_of(made.file)
     calls = [node for node in ast.walk(tree or ast.Module([], [])) if isinstance(node, ast.Call)]
     given = [
@@ -214,12 +215,13 @@ def written_rate(made: ScriptLine) -> str | None:
     if tree is None or len(given) != 1:
         return None
     name = last_name(given[0])
-    lines = {
-        call.lineno
-        for call in calls
-        if last_name(call.func) == "add_argument"
-        if any(isinstance(one, ast.Constant) and one.value == f"--{name}" for one in call.args)
-    }
+    numbers: dict[int, object] = {}
+    for call in calls:
+        if last_name(call.func) != "add_argument":
+            continue
+        if any(isinstance(one, ast.Constant) and one.value == f"--{name}" for one in call.args):
+            default = next((one.value for one in call.keywords if one.arg == "default"), None)
+            numbers[call.lineno] = default.value if isinstance(default, ast.Constant) else None
     for node in ast.walk(tree):
         match node:
             case ast.Assign(targets=[ast.Name() | ast.Attribute() as target], value=value):
@@ -229,8 +231,13 @@ def written_rate(made: ScriptLine) -> str | None:
             case _:
                 continue
         if last_name(named) == name and isinstance(value, ast.Constant):
-            lines.add(node.lineno)
-    return f"{shown(made.file)}:{lines.pop()}" if len(lines) == 1 else None
+            numbers[node.lineno] = value.value
+    if len(numbers) != 1:
+        return None
+    line, number = numbers.popitem()
+    written = isinstance(number, int | float | str) and str(number) in (str(rate), repr(rate))
+    written = written or (isinstance(number, int | float) and number == rate)
+    return f"{shown(made.file)}:{line}" if written else None
 
 
 def only_call(function: str) -> tuple[str, int] | None:

@@ -205,14 +205,22 @@ def _reordered(statement: ast.stmt) -> tuple[list[str], str | None] | None:
 _LABELS = re.compile(r"(^|_)(y|labels?|targets?|ratings?|answers?)($|_)")
 
 
+#: Words of data without pairs, as a source and a target domain.
+_DOMAINS = re.compile(r"source|src|domain|unpaired", re.IGNORECASE)
+
+
 def _are_data_and_labels(first: str, second: str, tree: ast.Module) -> bool:
     """Return True if one call gives both arrays, as in ``x, y = load()``, and one of them is named
     as labels."""
     if bool(_LABELS.search(first)) == bool(_LABELS.search(second)):
         return False
+    if _DOMAINS.search(first) or _DOMAINS.search(second):
+        return False
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call()):
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Call(func=called)):
+                if _DOMAINS.search(ast.unparse(called)):
+                    continue
                 if {first, second} <= {one.id for one in names if isinstance(one, ast.Name)}:
                     return True
     return False
@@ -243,6 +251,11 @@ _EVALUATED = re.compile(
 )
 
 
+_TRAINED = re.compile(r"(?<![a-z])train|_tr\b")
+#: Embeddings that can only place the data that they are fitted to.
+_FITTED_ONLY = frozenset({"TSNE", "MDS", "SpectralEmbedding"})
+
+
 def refitted_transforms() -> Iterator[LoopFact]:
     """Yield calls such as ``encoder.fit_transform(val_names)`` in the main module's file, if the
     same object is fitted on other data above: it then forgets what it learned there."""
@@ -258,12 +271,36 @@ def refitted_transforms() -> Iterator[LoopFact]:
                 scope = id(innermost(tree, call.lineno))
                 first = fitted.setdefault((scope, ast.unparse(of)), call)
                 data = ast.unparse(given).lower()
+                data = re.sub(r"\.to\([^()]*\)", "", data)  # ``x.to(dev)``
                 trained = ast.unparse(first.args[0]).lower()
                 again = first is not call and method == "fit_transform"
-                if again and _EVALUATED.search(data) and not _EVALUATED.search(trained):
+                if not again or _is_another(ast.unparse(of), first, call, tree):
+                    continue
+                if not _EVALUATED.search(data) or _TRAINED.search(data):
+                    continue
+                if not _EVALUATED.search(trained):
                     line, before = (f"{shown(file)}:{one.lineno}" for one in (call, first))
                     words = ast.unparse(call), before
                     yield LoopFact("refitted", ast.unparse(of), words=words, location=line)
+
+
+def _is_another(name: str, first: ast.Call, second: ast.Call, tree: ast.Module) -> bool:
+    """Return True if a variable is set anew between two calls, if only one of them runs, or if its
+    class has no ``transform``."""
+    made = assignments(tree, name)
+    if any(first.lineno < one.lineno <= second.lineno for one in made):
+        return True
+    if any(isinstance(o.value, ast.Call) and last_name(o.value.func) in _FITTED_ONLY for o in made):
+        return True
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            inside = [{*ast.walk(one)} for part in (node.body, node.orelse) for one in part]
+            bodies = len(node.body)
+            if any(first in one for one in inside[:bodies]) and any(
+                second in one for one in inside[bodies:]
+            ):
+                return True
+    return False
 
 
 def truncated_masks() -> Iterator[LoopFact]:

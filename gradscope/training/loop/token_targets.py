@@ -151,6 +151,8 @@ _VARIES = 0.25
 _TOKENS = frozenset({torch.int64, torch.int32})
 #: An answer has so many tokens, all different ones counted; padding is one token.
 _ANSWER = 2
+#: Marks of the end and padding are so many different tokens at most, in all sequences together.
+_MARKS = 3
 
 
 class _Call:
@@ -472,6 +474,8 @@ def _unanswered(tokens: torch.Tensor, counts: torch.Tensor, masks: Sequence[torc
     at_end = torch.arange(tokens.shape[1], device=tokens.device) > begin[:, None]
     if any(bool((~mask.bool() & at_end).any()) for mask in masks):
         return False  # padding
+    if len(torch.unique(tokens[at_end])) <= _MARKS:
+        return False  # padding after a mark of the end
     return all(
         len(torch.unique(row[end])) >= _ANSWER for row, end in zip(tokens, at_end, strict=True)
     )
