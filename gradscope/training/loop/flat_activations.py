@@ -3,13 +3,13 @@ are written without modules."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.graph import LEAF
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import PLAIN
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.discovery import variable_name
@@ -29,8 +29,8 @@ class FlatActivations:
         self._readings = 0
         self._shares: dict[int, tuple[str, float]] = {}  # by the number of the activation
         self._graphs = 0
-        # In how many graphs a weight was zero, and a reference to it.
-        self._zero: dict[str, tuple[int, weakref.ref[torch.Tensor]]] = {}
+        # In how many graphs a weight was zero.
+        self._zero: dict[str, tuple[int, RememberedTensor]] = {}
 
     def backward_begins(self, roots: Sequence[object]) -> None:
         """Read the graph of a loss whose network has no module; it is complete now."""
@@ -39,7 +39,7 @@ class FlatActivations:
         if self._graphs == 1 or self._zero:
             before, self._zero = self._zero, {}
             for name, leaf in _zero_weights(nodes):
-                count, known = before.get(name, (0, weakref.ref(leaf)))
+                count, known = before.get(name) or (0, remembered(leaf))
                 # A state that each step makes anew, ``h0 = torch.zeros(…)``, is no weight.
                 if count + 1 == self._graphs and known() is leaf:
                     self._zero[name] = count + 1, known
