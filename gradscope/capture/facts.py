@@ -15,6 +15,7 @@ import sysconfig
 import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from tokenize import TokenError
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -107,8 +108,8 @@ def _row_tables(forward: CodeType) -> tuple[str, ...]:
         return ()
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(forward)))
-    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return ()  # without a text, as at a prompt
+    except (OSError, TypeError, SyntaxError, TokenError, ValueError, RecursionError):
+        return ()  # without a text, as at a prompt, or with another one: the file was edited
     found = []
     for node in ast.walk(tree):
         match node:

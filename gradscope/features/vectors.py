@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,7 +203,7 @@ def _place(kind: type[nn.Module]) -> str:
 
 def _source(kind: type[nn.Module]) -> str:
     if not kind.__module__.startswith("torch."):
-        with suppress(OSError, TypeError):
+        with suppress(OSError, TypeError, SyntaxError, TokenError):  # as after an edit
             return inspect.getsource(kind)
     return _place(kind)
 

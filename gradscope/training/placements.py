@@ -11,6 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
+from tokenize import TokenError
 from typing import Any
 
 from torch import nn
@@ -164,7 +165,7 @@ def _mention(function: Any, attribute: str) -> str | None:
         lines, start = inspect.getsourcelines(function)
         file = inspect.getsourcefile(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError):  # its source is not there
+    except (OSError, TypeError, SyntaxError, TokenError):  # its source is not there
         return None
     found = [
         node.lineno

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import linecache
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import torchvision
 from torch import nn
 
 import gradscope
-from gradscope.capture.facts import Buffers, misspelt_flags, module_facts
+from gradscope.capture.facts import Buffers, _row_tables, misspelt_flags, module_facts
 from gradscope.errors import ModelError
 from gradscope.records.json import dumps, loads
 from gradscope.records.modules import ModuleFacts, ParameterStats
@@ -443,6 +444,18 @@ def test_a_transformer_for_sequences():
     facts = named(report)
     assert facts["bert.embeddings"].written == ()
     assert facts["dropout"].settings["p"] == 0.1
+
+
+def test_positions_of_a_file_that_was_edited(tmp_path):
+    """The text at the function's line may be another one by now."""
+    file, made = tmp_path / "edited.py", {}
+    text = "\n\ndef forward(self, x):\n    return x + self.pe[:x.size(0)]\n"
+    for now, tables in ((text, ("pe",)), ("\n\ndef forward(self, x,\n", ()), ("", ())):
+        file.write_text(now)
+        exec(compile(text, str(file), "exec"), made)
+        linecache.checkcache(str(file))
+        _row_tables.cache_clear()
+        assert _row_tables(made["forward"].__code__) == tables, now
 
 
 # ------------------------------------------------------------------------------- the record
