@@ -16,7 +16,7 @@ RULE = Rule(
         "Searches the lists in the script's variables, in three of the sampled steps, for tuples "
         "of four fields and more, one of which is a number: transitions. It fires if one array is "
         "in all items, or if two fields of each item are one array, and the script's text writes "
-        "into this array."
+        "into this array, other than where it has just made a new one."
     ),
     why=(
         "A list stores a reference, not the numbers: each write changes all items that hold the "

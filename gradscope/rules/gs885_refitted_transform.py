@@ -13,8 +13,8 @@ RULE = Rule(
     summary="an encoder or a scaler is fitted again on the evaluation data",
     what=(
         "Reads the script's text. It fires if `fit_transform` gets data named test, val, valid, "
-        "eval, dev or holdout, and the same object was fitted on other data above, in the same "
-        "function."
+        "eval, dev or holdout, and not train, and the same object was fitted on other data above, "
+        "in the same function."
     ),
     why=(
         "The second fit replaces the first. An encoder numbers the classes anew, so a class that "
