@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from gradscope.training.loop import q_targets, script_text
+from gradscope.training.loop import q_targets, script_lines, script_text
 from gradscope.training.loop.construction import Made, _assigned
 from gradscope.training.loop.custom_functions import CustomFunctions, _is_pure
 
@@ -80,6 +80,23 @@ def test_refitted_transforms(monkeypatch):
     assert len(_read(REFITTED, script_text.refitted_transforms, monkeypatch)) == 1
     for name, text in FITTED_APART.items():
         assert not _read(text, script_text.refitted_transforms, monkeypatch), name
+
+
+RATES = {
+    "LR = 0.1\nopt = SGD(p, lr=LR)": "1",
+    "add('--lr')\np.add_argument('--lr', default='1e-1')\nopt = SGD(p, lr=args.lr)": "2",
+    "class C:\n    lr: float = 0.1\nopt = SGD(p, lr=c.lr)": "2",
+    "p.add_argument('--lr', default=1e-3)\nopt = SGD(p, lr=args.lr)": None,  # another was given
+    "lr = 0\nif fast:\n    lr = 0.1\nopt = SGD(p, lr=lr)": None,
+}
+
+
+@pytest.mark.parametrize("text", RATES)
+def test_the_line_of_a_learning_rate(text, tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text(text)
+    found = script_lines.written_rate(script_lines.ScriptLine(str(file), text.count("\n") + 1), 0.1)
+    assert (found and found.rpartition(":")[2]) == RATES[text]
 
 
 RETURNS = """

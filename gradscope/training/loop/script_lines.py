@@ -235,9 +235,11 @@ def written_rate(made: ScriptLine, rate: float) -> str | None:
     if len(numbers) != 1:
         return None
     line, number = numbers.popitem()
-    written = isinstance(number, int | float | str) and str(number) in (str(rate), repr(rate))
-    written = written or (isinstance(number, int | float) and number == rate)
-    return f"{shown(made.file)}:{line}" if written else None
+    try:
+        same = isinstance(number, int | float | str) and float(number) == rate
+    except ValueError:
+        same = False
+    return f"{shown(made.file)}:{line}" if same else None
 
 
 def only_call(function: str) -> tuple[str, int] | None:
