@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from types import FrameType, GetSetDescriptorType, MethodType, ModuleType
+from types import FrameType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from gradscope.loading.surgery import unwrapped
 
 #: Frames around the script's own: their variables are not the script's.
 _LIBRARIES = ("torch", "gradscope", "runpy")
+#: How a class gives the attributes of its objects, unless it has a method of its own for it.
+_ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
 #: Usual name of a method's object.
 _NO_NAMES = ("self", "cls")
 
@@ -154,15 +156,8 @@ def names_of(found: object) -> set[tuple[str, type | None]]:
 
 
 def _inside(owner: object) -> list[tuple[str, Any]]:
-    """Return an object's attributes, without a call of its methods."""
-    # Not `isinstance`: a lazy proxy would load its object.
-    kind = type(owner)
-    if issubclass(kind, type | dict | nn.Module | torch.Tensor) or kind.__module__ == "builtins":
-        return []
-    of = next((vars(one)["__dict__"] for one in kind.__mro__ if "__dict__" in vars(one)), None)
-    if type(of) is not GetSetDescriptorType:
-        return []
-    return [one for one in dict(of.__get__(owner)).items() if type(one[0]) is str]
+    """Return an object's attributes, not the entries of a mapping."""
+    return [] if issubclass(type(owner), dict) else list(_plain_attributes(owner).items())
 
 
 def _same(found: object) -> set[int]:
@@ -203,13 +198,20 @@ def _variables(frame: FrameType) -> dict[str, Any]:
 
 
 def _plain_attributes(owner: object) -> dict[str, Any]:
-    """Return the attributes of the script's own objects, and the entries of a mapping by name."""
-    if isinstance(owner, dict):
-        return {k: v for k, v in list(owner.items()) if isinstance(k, str)}
-    if isinstance(owner, type | nn.Module | torch.Tensor):
+    """Return the attributes of the script's own objects, and the entries of a mapping by name,
+    without a call of their methods."""
+    kind: type = type(owner)  # not `isinstance`: a lazy proxy would load its object
+    found: Any = owner
+    if issubclass(kind, type | nn.Module | torch.Tensor):
         return {}
-    found = getattr(owner, "__dict__", None)
-    return dict(found) if isinstance(found, dict) and type(owner).__module__ != "builtins" else {}
+    if not issubclass(kind, dict):
+        of: Any = next(
+            (vars(one)["__dict__"] for one in kind.__mro__ if "__dict__" in vars(one)), None
+        )
+        if kind.__module__ == "builtins" or type(of) not in _ATTRIBUTES:
+            return {}
+        found = of.__get__(owner)
+    return {name: value for name, value in list(dict.items(found)) if type(name) is str}
 
 
 #: The method of a module that ``module.compile()`` compiles.
