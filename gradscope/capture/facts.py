@@ -64,12 +64,12 @@ def module_facts(
         calls: the number of calls of each module.
     """
     facts = []
-    by_kind: dict[type[nn.Module], tuple[tuple[str, ...], str | None]] = {}
+    by_kind: dict[type[nn.Module], tuple[tuple[str, ...], str | None, tuple[str, ...]]] = {}
     for module, named in named_modules(model).items():
         kind = written_class(module)
         if kind not in by_kind:
-            by_kind[kind] = _kinds(kind), _library(kind)
-        kinds, library = by_kind[kind]
+            by_kind[kind] = _kinds(kind), _library(kind), _tables(kind)
+        kinds, library, tables = by_kind[kind]
         own = module.named_parameters(recurse=False)
         facts.append(
             ModuleFacts(
@@ -83,17 +83,22 @@ def module_facts(
                 settings=_settings(module, SETTINGS if kinds else _DROPOUT),
                 misspelt=_misspelt_of_module(module),
                 library=library,
-                rows=_rows(module),
+                rows=_rows(module, tables) if tables else None,
             )
         )
     return tuple(facts)
 
 
-def _rows(module: nn.Module) -> str | None:
-    """Return the tensor of [L, 1, D] whose row i the module's forward adds to part i of its input's
-    first axis."""
-    forward = inspect.getattr_static(type(module), "forward", None)
-    for name in _row_tables(forward.__code__) if isinstance(forward, FunctionType) else ():
+def _tables(kind: type[nn.Module]) -> tuple[str, ...]:
+    """Return the attributes of which a class's forward takes as many rows as its input has."""
+    forward = inspect.getattr_static(kind, "forward", None)
+    return _row_tables(forward.__code__) if isinstance(forward, FunctionType) else ()
+
+
+def _rows(module: nn.Module, tables: Iterable[str]) -> str | None:
+    """Return the first of these tables that is a tensor of [L, 1, D]: forward adds its row i to
+    part i of its input's first axis."""
+    for name in tables:
         table = module._buffers.get(name, module._parameters.get(name))
         if isinstance(table, torch.Tensor) and table.dim() == 3 and table.shape[1] == 1:
             return name
