@@ -202,9 +202,8 @@ def _reordered(statement: ast.stmt) -> tuple[list[str], str | None] | None:
     return None
 
 
+#: Names of labels that may be shuffled apart from their data.
 _LABELS = re.compile(r"(^|_)(y|labels?|targets?|ratings?|answers?)($|_)")
-
-
 #: Words of data without pairs, as a source and a target domain.
 _DOMAINS = re.compile(r"source|src|domain|unpaired", re.IGNORECASE)
 
@@ -249,8 +248,6 @@ def _are_pairs(first: str, second: str, tree: ast.Module) -> bool:
 _EVALUATED = re.compile(
     r"(?<![a-z])(test|val|valid|validation|eval|dev|holdout)(?![a-z])|_te\b|_va\b"
 )
-
-
 _TRAINED = re.compile(r"(?<![a-z])train|_tr\b")
 #: Embeddings that can only place the data that they are fitted to.
 _FITTED_ONLY = frozenset({"TSNE", "MDS", "SpectralEmbedding"})
@@ -274,11 +271,10 @@ def refitted_transforms() -> Iterator[LoopFact]:
                 data = re.sub(r"\.to\([^()]*\)", "", data)  # ``x.to(dev)``
                 trained = ast.unparse(first.args[0]).lower()
                 again = first is not call and method == "fit_transform"
-                if not again or _is_another(ast.unparse(of), first, call, tree):
+                if not again or not _EVALUATED.search(data) or _TRAINED.search(data):
                     continue
-                if not _EVALUATED.search(data) or _TRAINED.search(data):
-                    continue
-                if not _EVALUATED.search(trained):
+                another = _is_another(ast.unparse(of), first, call, tree)
+                if not another and not _EVALUATED.search(trained):
                     line, before = (f"{shown(file)}:{one.lineno}" for one in (call, first))
                     words = ast.unparse(call), before
                     yield LoopFact("refitted", ast.unparse(of), words=words, location=line)
@@ -294,11 +290,11 @@ def _is_another(name: str, first: ast.Call, second: ast.Call, tree: ast.Module) 
         return True
     for node in ast.walk(tree):
         if isinstance(node, ast.If):
-            inside = [{*ast.walk(one)} for part in (node.body, node.orelse) for one in part]
-            bodies = len(node.body)
-            if any(first in one for one in inside[:bodies]) and any(
-                second in one for one in inside[bodies:]
-            ):
+            body, other = (
+                {inner for one in part for inner in ast.walk(one)}
+                for part in (node.body, node.orelse)
+            )
+            if first in body and second in other:
                 return True
     return False
 

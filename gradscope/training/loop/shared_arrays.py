@@ -38,29 +38,37 @@ class SharedArrays:
             return
         known = set[int]()  # in this search: a function may call a list by another name
         for name, items in script_lists():
-            if len(items) >= _FEWEST and id(items) not in known and name not in self._found:
-                known.add(id(items))
-                kept = list(islice(items, _MOST))
-                for words, array in _shared(kept):
-                    lines = _lines_of(array)
-                    known_at = {(one.location, one.words) for one in self._found.values()}
-                    if lines is not None:
-                        given, written_at = lines
-                        if (given or written_at, (written_at, *words)) in known_at:
-                            break  # a batch of the same buffer
-                        self._found[name] = LoopFact(
-                            "shared-array",
-                            name,
-                            count=len(kept),
-                            words=(written_at, *words),
-                            location=given or written_at,
-                        )
-                        break
+            if len(items) < _FEWEST or id(items) in known or name in self._found:
+                continue
+            known.add(id(items))
+            found = _fact(name, list(islice(items, _MOST)))
+            # A batch of a buffer shares its arrays.
+            if found is not None and not any(
+                (one.location, one.words) == (found.location, found.words)
+                for one in self._found.values()
+            ):
+                self._found[name] = found
 
     def facts(self) -> Iterator[LoopFact]:
         """Yield a fact for each list: the line that writes into the array, and the names of the
         fields that are one array, if these are two of each item."""
         yield from self._found.values()
+
+
+def _fact(name: str, items: Sequence[Any]) -> LoopFact | None:
+    """Return the first array that items share and that the script's text writes into."""
+    for words, array in _shared(items):
+        lines = _lines_of(array)
+        if lines is not None:
+            given, written_at = lines
+            return LoopFact(
+                "shared-array",
+                name,
+                count=len(items),
+                words=(written_at, *words),
+                location=given or written_at,
+            )
+    return None
 
 
 def _shared(items: Sequence[Any]) -> Iterator[tuple[tuple[str, ...], object]]:

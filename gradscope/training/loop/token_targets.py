@@ -327,17 +327,16 @@ class TokenTargets:
         if int(counts.sum()) < _FEWEST:
             return
         steps = target.shape[1]
+        masks = [one for one in call.masks if one.shape == tokens.shape]
         if _varies(tokens):
             known.copied += _are_ahead(tokens, target, ignored, by=0)
             following = _are_ahead(tokens, target, ignored, by=1)
             known.following += following
-            masks = [one for one in call.masks if one.shape == tokens.shape]
             if following and _unanswered(tokens, counts, masks):
                 known.unanswered += 1
                 known.ignored = ignored
         self._add_padding(known, tokens[:, :steps], target, counts)
-        mask = next((one for one in call.masks if one.shape == tokens.shape), None)
-        if mask is not None:
+        for mask in masks[:1]:
             end = _unended(tokens, target, counts, mask.bool())
             known.unended += end is not None
             known.end = known.end if end is None else end
