@@ -41,4 +41,5 @@ def test_an_attribute_gives_the_name(owner, monkeypatch: pytest.MonkeyPatch) -> 
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "lazy", Lazy(), raising=False)
     monkeypatch.setattr(main, "holder", owner(values[0]), raising=False)
-    assert variable_name(values[0]) == "held_here"
+    name = variable_name(*values)
+    assert name == "held_here"
