@@ -127,6 +127,8 @@ class LoopFact:
               smallest share of saturated values in ``count`` graphs that were read
             - "rebound": the text sets the variable ``name`` of a loop over parameters to a new
               value from its gradient, and uses it no more
+            - "redrawn": ``torch.nn.init`` drew all weights of the optimizer ``name`` again between
+              its steps, ``count`` times; the figures are the numbers of weights and of steps
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index
               of the best action
         name, model: of a module and of its model; "" without one.

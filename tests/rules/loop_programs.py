@@ -183,6 +183,38 @@ BROKEN = {
             first.step()
             second.step()
         """, "first"),
+    "the generator's zero_grad before the critic's backward": LoopProgram(
+        "GS801", ("`zero_grad` is called on `first`, not on `second`", "in all 11 steps"), """
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        first = torch.optim.SGD(generator.parameters(), lr=0.01)
+        second = torch.optim.SGD(critic.parameters(), lr=0.01)
+        for step in range(12):
+            real, _ = batch(step)
+            fake = generator(torch.randn(8, 2))
+            first.zero_grad()  # broken # here
+            second.zero_grad()  # mended
+            (critic(fake.detach()).mean() - critic(real).mean()).backward()
+            second.step()
+            first.zero_grad()
+            (-critic(generator(torch.randn(8, 2))).mean()).backward()
+            first.step()
+        """, "second"),
+    "weights are drawn again in every epoch": LoopProgram(
+        "GS831", ("the 2 weights of `optimizer` were drawn at random again 5 times", "24 steps"), """
+        def reset(module):
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight.data)
+        optimizer = torch.optim.Adam(net.parameters())
+        net.apply(reset)  # mended
+        for step in range(24):
+            if step % 4 == 0:
+                net.apply(reset)  # broken # here
+                pass  # mended
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
     "zero_grad between backward and step": LoopProgram(
         "GS802", ("`optimizer.zero_grad()` clears", "in all 12 steps"), """
         optimizer = torch.optim.Adam(net.parameters())
@@ -751,6 +783,43 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "each fold draws the weights again and makes its own optimizer": """
+        for fold in range(5):
+            for layer in (net[0], net[2]):
+                layer.reset_parameters()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            for step in range(4):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+        """,
+    "the last layer begins again now and then": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(20):
+            if step % 4 == 3:
+                net[2].reset_parameters()
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "the critic's gradients are filled with zeros by hand": """
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        first = torch.optim.SGD(generator.parameters(), lr=0.01)
+        second = torch.optim.SGD(critic.parameters(), lr=0.01)
+        for step in range(12):
+            real, _ = batch(step)
+            fake = generator(torch.randn(8, 2))
+            for parameter in critic.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+            (critic(fake.detach()).mean() - critic(real).mean()).backward()
+            second.step()
+            first.zero_grad()
+            (-critic(generator(torch.randn(8, 2))).mean()).backward()
+            first.step()
+        """,
     "an optimizer around another": """
         class Around(torch.optim.Optimizer):
             def __init__(self, parameters, **settings):

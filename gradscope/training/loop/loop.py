@@ -34,6 +34,7 @@ from gradscope.training.loop.model_uses import ModelUses
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.q_targets import index_targets, inverted_ends, unmasked_targets
+from gradscope.training.loop.redrawn_weights import RedrawnWeights
 from gradscope.training.loop.rounds import Rounds, Schedulers
 from gradscope.training.loop.script_lines import (
     ScriptLine,
@@ -104,6 +105,8 @@ class Loop:
         self.scheduler_made, self.scored = self._schedulers.made, self._draws.scored
         self.batch_drawn, self.used_up = self._data.batch_drawn, self._data.used_up
         self.read = self._checkpoints.read
+        self._redrawn = RedrawnWeights(uses)
+        self.drawn = self._redrawn.drawn
         # By line: in how many steps parameters were made within a model's call, and the last.
         self._made_inside: dict[str, tuple[int, int]] = {}
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
@@ -194,6 +197,7 @@ class Loop:
         self.optimizer_uses.count_unused(self._last_backward)
         for _, known in self.optimizer_uses:
             known.fresh = False
+            known.use.clearing()
 
     def cleared(self, owner: Optimizer | nn.Module) -> None:
         """Note the end of ``zero_grad``."""
@@ -485,6 +489,7 @@ class Loop:
         yield from self._triplets.facts()
         yield from self._flat.facts()
         yield from self._shared.facts()
+        yield from self._redrawn.facts()
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)

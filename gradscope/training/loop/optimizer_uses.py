@@ -69,6 +69,7 @@ class GradientUse:
         self.backwards = 0
         self.mixed: tuple[str | None, str | None] | None = None
         self._numbers: float | None = None  # their sum, where the script writes them itself
+        self._before: State = None  # what was there before `zero_grad`, perhaps of others
         self._clear: State = None  # what clearing left
         self._other: tuple[State, str | None] | None = None  # what was there as another stepped
         self._called = False  # a model was, since then
@@ -85,8 +86,10 @@ class GradientUse:
         self._cleared = False
         if self._other is not None:
             state, before = self._other
-            if self._state() != state:
+            if self._state() != state:  # the script has written to them
                 self._other = None
+                if self._stale:
+                    self._stale, self._used = False, None
             elif before != line and self._called:
                 self._adds = before, line
         if self._used is None:
@@ -98,11 +101,18 @@ class GradientUse:
         elif now is None:
             self._stale, self._used = False, None
 
+    def clearing(self) -> None:
+        """Note the start of ``zero_grad``, perhaps on other parameters."""
+        self._before = self._state()
+
     def cleared(self) -> None:
-        """Note a call of ``zero_grad``, perhaps on other parameters."""
+        """Note the end of ``zero_grad``, perhaps on other parameters."""
+        now = self._state()
+        if now is not None and now == self._before:  # its own gradients are as before
+            return
         self._cleared, self._other, self._adds = True, None, None
-        self._clear = self._state()
-        if self._used is not None and self._state() != self._used:
+        self._clear = now
+        if now != self._used:
             self._stale, self._used = False, None
 
     def other_stepped(self, line: str | None) -> None:

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 
+from torch import nn
+
 from gradscope.explain.shared.frames import (
     assignments,
+    in_library,
     is_at,
+    is_hidden,
+    is_ours,
     last_name,
     nearest,
     shown,
@@ -47,6 +52,36 @@ def script_place() -> str | None:
     """Return the same line as ``train.py:31``."""
     line = script_line()
     return None if line is None else str(line)
+
+
+def calling_place() -> str | None:
+    """Return the script's line from which what runs now was started: that of the innermost function
+    that is no method of a module, and that the script itself calls.
+
+    Of ``net.apply(reset)`` and of ``net.reset_parameters()`` it is the line of this call.
+    """
+    inner = frame = nearest(sys._getframe(1))
+    while frame is not None and (_is_modules(frame) or _is_called_back(frame)):
+        frame = nearest(frame.f_back)
+    frame = inner if frame is None or in_library(frame.f_code.co_filename) else frame
+    return None if frame is None else f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _is_modules(frame: FrameType) -> bool:
+    """Return True if a frame is of a method of a module's class."""
+    owner = frame.f_globals.get(frame.f_code.co_qualname.rpartition(".")[0])
+    return isinstance(owner, type) and issubclass(owner, nn.Module)
+
+
+def _is_called_back(frame: FrameType) -> bool:
+    """Return True if PyTorch calls a function of the script."""
+    caller = frame.f_back
+    return (
+        frame.f_code.co_name != "<module>"
+        and caller is not None
+        and is_hidden(caller.f_code.co_filename)
+        and not is_ours(caller.f_code.co_filename)
+    )
 
 
 def main_file() -> str | None:
