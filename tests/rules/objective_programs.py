@@ -407,6 +407,31 @@ BROKEN = {
                 rewards.append(float(action == y[step + episode]))
             finish(scores, rewards)
         """),
+    "a return that begins anew for each reward": LoopProgram(
+        "GS883", ("`total = 0.0` in the loop that computes `total = reward + 0.9 * total`",), """
+        from torch.distributions import Categorical
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+
+        def discounted(rewards):
+            returns = []
+            total = 0.0  # mended
+            for reward in reversed(rewards):
+                total = 0.0  # broken # here
+                total = reward + 0.9 * total
+                returns.insert(0, total)
+            return torch.tensor(returns)
+
+        for episode in range(12):
+            scores, rewards = [], []
+            for step in range(8):
+                policy = Categorical(logits=net(x[step + episode]))
+                action = policy.sample()
+                scores.append(policy.log_prob(action))
+                rewards.append(float(action == y[step + episode]))
+            optimizer.zero_grad()
+            (-(torch.stack(scores) * discounted(rewards)).sum()).backward()
+            optimizer.step()
+        """),
     "a target of Q-learning with the index of the best action": LoopProgram(
         "GS870", ("`reward + 0.9 * best * (1 - end)` uses",), _VALUES.format(
             best="best = net(after).max(1)[1]  # broken # here\n"

@@ -49,6 +49,7 @@ from gradscope.training.loop.script_text import (
     overfitted_batches,
     rebound_parameters,
     refitted_transforms,
+    reset_returns,
     reversed_returns,
     shuffled_alone,
     shuffled_apart,
@@ -507,6 +508,7 @@ class Loop:
             yield from inverted_ends()
             yield from inverted_ratios()
             yield from reversed_returns()
+            yield from reset_returns()
             yield from truncated_masks()
             yield from refitted_transforms()
         for model in self._models if ended else ():

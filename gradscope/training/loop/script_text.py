@@ -356,6 +356,33 @@ def reversed_returns() -> Iterator[LoopFact]:
                     yield LoopFact("reversed-returns", name, words=(added,), location=line)
 
 
+def reset_returns() -> Iterator[LoopFact]:
+    """Yield discounted returns, ``R = r + gamma * R``, that the same loop of the main module's file
+    sets to a number before, so that they never have more than one reward."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for loop in ast.walk(tree):
+        numbers: dict[str, ast.stmt] = {}
+        for one in loop.body if isinstance(loop, ast.For | ast.While) else ():
+            match one:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=number)) if (
+                    type(number) in (int, float)
+                ):
+                    numbers[name] = one
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if (
+                    name in numbers and _is_discounted(value, name)
+                ):
+                    words = ast.unparse(numbers[name]), ast.unparse(one)
+                    line = f"{shown(file)}:{numbers[name].lineno}"
+                    yield LoopFact("reset-return", name, words=words, location=line)
+                case _:
+                    written = {
+                        node.id
+                        for node in ast.walk(one)
+                        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                    }
+                    numbers = {name: at for name, at in numbers.items() if name not in written}
+
+
 def _is_reversed(iterable: ast.expr) -> bool:
     """Return True for ``reversed(x)`` and ``x[::-1]``."""
     match iterable:
