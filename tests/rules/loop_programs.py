@@ -783,6 +783,39 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a first optimizer trains one head, a second the other": """
+        heads = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
+        body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+        model = nn.ModuleList([body, heads])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for phase in range(2):
+            for step in range(12):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(heads[phase](body(inputs)), labels).backward()
+                optimizer.step()
+            for part in (body, heads[0]):
+                part.requires_grad_(False)
+            optimizer = torch.optim.SGD(heads[1].parameters(), lr=0.1)
+        """,
+    "a pretrained body is frozen, and the next optimizer holds it, too": """
+        def pretrain(body):
+            optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
+            for step in range(12):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(body(inputs), labels).backward()
+                optimizer.step()
+        pretrain(net)
+        net.requires_grad_(False)
+        model = nn.Sequential(nn.Linear(4, 4), net)
+        later = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            later.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            later.step()
+        """,
     "each fold draws the weights again and makes its own optimizer": """
         for fold in range(5):
             for layer in (net[0], net[2]):

@@ -1040,6 +1040,17 @@ def test_a_sample_is_asked_for_again_with_the_weights_of_then() -> None:
     assert later.ask(76) is None and not later.held
 
 
+def test_scores_of_more_classes_than_the_result_has_are_none_of_its() -> None:
+    net = torch.nn.Linear(3, 2).double()
+    inputs, labels = torch.randn(6, 3, dtype=torch.float64), torch.tensor([0, 1, 2, 3, 0, 1])
+    prototypes = torch.randn(4, 2, dtype=torch.float64)
+    rows = row_losses([F.cross_entropy(-torch.cdist(net(inputs), prototypes), labels)])
+    assert rows is not None
+    call = call_of(net, inputs)
+    call.side_effects.draws = False
+    assert LaterLosses().hold(60, 59, call, rows) is None
+
+
 STUBBORN = """
 import torch
 from torch import nn

@@ -68,14 +68,15 @@ class ParameterRecords:
 
     def records(self) -> Iterator[LoopParameter]:
         """Yield parameters with a fact; for dead optimizers and models, the last one known."""
-        found = dict(self._alive())
+        graded = self._graded()
+        found = dict(self._alive(graded))
         for reference, mine in self._uses.every:
             if reference() is not None:
                 held = [id(parameter) for parameter in self._uses.held_by(reference, mine)]
                 mine.held = {number: found[number] for number in held if number in found}
                 continue
             for number, one in mine.held.items():
-                kept = _still(one, number, mine.parameters)
+                kept = _still(one, number, mine.parameters, graded)
                 if kept is not None:
                     found.setdefault(number, kept)
         models = {self._models.name(model) for model in self._models}
@@ -85,7 +86,18 @@ class ParameterRecords:
         self._last_unheld = {n: one for n, one in found.items() if not one.optimizers}
         yield from found.values()
 
-    def _alive(self) -> Iterator[tuple[int, LoopParameter]]:
+    def _graded(self) -> set[int]:
+        """Return the ids of the parameters that had a gradient in a step of one of their
+        optimizers: another one may have stepped without it, as in another phase."""
+        return {
+            id(parameter)
+            for reference, mine in self._uses.every
+            if mine.parameters.without is not None
+            for parameter in self._uses.held_by(reference, mine)
+            if id(parameter) not in mine.parameters.without
+        }
+
+    def _alive(self, graded: set[int]) -> Iterator[tuple[int, LoopParameter]]:
         names: dict[int, tuple[str, str]] = {}
         models: dict[int, nn.Module] = {}
         places: dict[int, Callable[[str], Made | None]] = {}
@@ -116,7 +128,7 @@ class ParameterRecords:
                 if number not in ran and self._model_uses.called:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
-            for number in here & (of.without or set()):
+            for number in (here & (of.without or set())) - graded:
                 known = {"no-gradient", "removed"} if number in of.removed else {"no-gradient"}
                 facts.setdefault(number, set()).update(known)
                 steps[number] = of.steps
@@ -170,12 +182,15 @@ class ParameterRecords:
             )
 
 
-def _still(one: LoopParameter, number: int, of: HeldParameters) -> LoopParameter | None:
-    """Return the facts of a parameter that still held at its optimizer's last step."""
+def _still(
+    one: LoopParameter, number: int, of: HeldParameters, graded: set[int]
+) -> LoopParameter | None:
+    """Return the facts of a parameter that still held at its optimizer's last step; ``graded`` as
+    of ``_graded``."""
     facts, steps = set(one.facts), one.steps
     if "no-gradient" in facts:
         steps = of.steps
-        if number not in (of.without or ()):
+        if number in graded or number not in (of.without or ()):
             facts -= {"no-gradient", "removed"}
     if "zero-gradient" in facts:
         if number in of.zeros():

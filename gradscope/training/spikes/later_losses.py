@@ -75,7 +75,8 @@ class LaterLosses:
         return len(self.held) < (_MOST if suspected else 1)
 
     def hold(self, step: int, count: int, call: RecordedCall, rows: RowLosses) -> HeldSample | None:
-        """Hold the sample with the largest loss; None if a repeated forward has other losses.
+        """Hold the sample with the largest loss; None if the scores are no result of the call, or
+        if a repeated forward has other losses.
 
         Args:
             step: the number of the step.
@@ -85,11 +86,15 @@ class LaterLosses:
         """
         if rows.target is None or rows.target.dim() != 1 or not bool(rows.counts.all()):
             return None
+        if rows.target.is_floating_point() or not len(rows.target):
+            return None
+        classes = int(rows.target.max()) + 1
         for place, scores in enumerate(_again(call) or ()):
-            if scores.dim() != 2 or len(scores) != len(rows.values):
+            # The script may compute the scores from the result, as distances to prototypes.
+            if scores.dim() != 2 or len(scores) != len(rows.values) or scores.shape[1] < classes:
                 continue
             logs = scores.double().log_softmax(1)
-            losses = -logs.gather(1, rows.target.to(logs.device)[:, None])[:, 0]
+            losses = -logs.gather(1, rows.target.to(logs.device).long()[:, None])[:, 0]
             if torch.allclose(losses, rows.values.double(), _ROUNDING, _ROUNDING):
                 worst = int(losses.argmax())
                 target, predicted = int(rows.target[worst]), int(logs[worst].argmax())
