@@ -784,24 +784,32 @@ BROKEN = {
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
     "a first optimizer trains one head, a second the other": """
-        heads = nn.ModuleList([nn.Linear(8, 2), nn.Linear(8, 2)])
-        body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
-        model = nn.ModuleList([body, heads])
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+                self.first, self.second = nn.Linear(8, 2), nn.Linear(8, 2)
+
+            def forward(self, x):
+                x = self.body(x)
+                return self.first(x), self.second(x)
+
+        model = Two()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for phase in range(2):
             for step in range(12):
                 inputs, labels = batch(step)
                 optimizer.zero_grad()
-                F.cross_entropy(heads[phase](body(inputs)), labels).backward()
+                F.cross_entropy(model(inputs)[phase], labels).backward()
                 optimizer.step()
-            for part in (body, heads[0]):
+            for part in (model.body, model.first):
                 part.requires_grad_(False)
-            optimizer = torch.optim.SGD(heads[1].parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(model.second.parameters(), lr=0.1)
         """,
     "a pretrained body is frozen, and the next optimizer holds it, too": """
         def pretrain(body):
             optimizer = torch.optim.SGD(body.parameters(), lr=0.1)
-            for step in range(12):
+            for step in range(60):
                 inputs, labels = batch(step)
                 optimizer.zero_grad()
                 F.cross_entropy(body(inputs), labels).backward()
@@ -810,7 +818,7 @@ HEALTHY = {
         net.requires_grad_(False)
         model = nn.Sequential(nn.Linear(4, 4), net)
         later = torch.optim.SGD(model.parameters(), lr=0.1)
-        for step in range(12):
+        for step in range(60):
             inputs, labels = batch(step)
             later.zero_grad()
             F.cross_entropy(model(inputs), labels).backward()
