@@ -105,6 +105,7 @@ class LoopParameter:
         since: the first step at which the fact holds.
         made: the line of the script that made it, if known; ``late`` is True if that was after
             an optimizer.
+        hook: the line of the only hook of the script on its gradient, if that is zero.
     """
 
     name: str
@@ -116,6 +117,7 @@ class LoopParameter:
     since: int = 1
     made: str | None = None
     late: bool = False
+    hook: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,18 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"{these(full_names(members, loop))} {gets} a gradient of exactly zero "
             f"{in_readings(members, loop)}."
         )
-        if stops is None:
+        hook = members[0].hook
+        if hook is not None and all(one.hook == hook for one in members):
+            found = RULE.finding(
+                module,
+                f"{message} The function at {hook}, a hook, replaces the gradient.",
+                advice="To freeze a parameter, set `requires_grad` to False: with a gradient of "
+                "zero, the optimizer still moves it by weight decay and momentum.",
+                value=float(len(members)),
+                cause="hook",
+                location=hook,
+            )
+        elif stops is None:
             advice = f"`{CALLS}` shows where the zero starts: the last call with a grad_out of 0."
             found = RULE.finding(
                 module, message, advice=f"{advice}{untraced(loop)}", value=float(len(members))

@@ -247,6 +247,20 @@ for step in range(24):
 """
 
 BROKEN = {
+    "a hook freezes a layer with a gradient of zero": LoopProgram(
+        "GS103", ("The function at train.py:", "a hook, replaces the gradient"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1)
+        for step in range(64):
+            if step == 5:
+                for parameter in net[0].parameters():
+                    parameter.register_hook(lambda g: g * 0.0)  # broken # here
+                    parameter.requires_grad_(False)  # mended
+                    parameter.grad = None  # mended
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
     "an advantage with a gradient": LoopProgram(
         "GS863", ("the advantage has a gradient", "in all"), """
         from torch.distributions import Categorical

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import FunctionType
 
 from torch import nn
 
 from gradscope.capture.facts import of_library
+from gradscope.capture.hooks import is_own
 from gradscope.capture.names import named_parameters
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.stats import head_of
+from gradscope.explain.shared.frames import shown
 from gradscope.records.loop import LoopParameter
 from gradscope.training.loop.construction import Construction, Made
 from gradscope.training.loop.held_parameters import HeldParameters
@@ -178,8 +181,16 @@ class ParameterRecords:
                     since=since.get(number, 1),
                     made=None if made is None else made.line,
                     late=made is not None and any(n < made.number for n in first),
+                    hook=_hook_at(parameter) if "zero-gradient" in found else None,
                 ),
             )
+
+
+def _hook_at(parameter: nn.Parameter) -> str | None:
+    """Return the line of the script's hook on the gradient, if there is only one."""
+    hooks = [one for one in (parameter._backward_hooks or {}).values() if not is_own(one)]
+    code = hooks[0].__code__ if len(hooks) == 1 and type(hooks[0]) is FunctionType else None
+    return None if code is None else f"{shown(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _still(
