@@ -259,6 +259,7 @@ class LoopModel:
             with the lines; "" is the model itself.
         twins: the numbers of models of the same class and shapes, alive or not.
         made: the line of the script that made it, if known.
+        lost_at: the line of a function that makes it as a deep copy and does not return it.
         kept_in: the plain list, tuple or dict of another model that contains it: "net.blocks
             (list)"; ``kept_at`` is the line that sets that.
         plain_tensors: tensors in plain attributes that get gradients.
@@ -285,6 +286,7 @@ class LoopModel:
     replaced: tuple[tuple[str, str | None], ...] = ()
     twins: tuple[int, ...] = ()
     made: str | None = None
+    lost_at: str | None = None
     kept_in: str | None = None
     kept_at: str | None = None
     plain_tensors: tuple[PlainTensor, ...] = ()

@@ -99,8 +99,8 @@ class LoopFact:
               state's value by the flag of an episode's end, the second
             - "reversed-returns": the text appends discounted returns to ``name`` from the last to
               the first, and never turns the list round
-            - "reset-return": a loop of the text sets the discounted return ``name`` to a number, the
-              first of ``words``, before each addition to it, the second
+            - "reset-return": a loop of the text sets the discounted return ``name`` to a number,
+              the first of ``words``, before each addition to it, the second
             - "truncated-masks": the text rounds a result of ToTensor, ``words``, down to integers
             - "shuffled-alone": the text puts ``name`` into the order of a permutation that nothing
               else uses, or beside a slice of another array, the first of ``words``

@@ -53,6 +53,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"{plural(most, 'step')}, as `.grad` is not None: "
             f"{these(full_names(moved, loop))}.",
             value=float(most),
-            location=next((one.step.location for one in loop.rounds_of(optimizer.name)), None),
+            location=loop.frozen_at
+            or next((one.step.location for one in loop.rounds_of(optimizer.name)), None),
             parameters=concerned(moved, loop),
         )

@@ -58,7 +58,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"all {plural(len(frozen), 'parameter')} of `{optimizer.name}` are frozen and had "
             f"no gradient {in_steps(optimizer.steps, optimizer.steps)}.{instead}",
             value=float(len(frozen)),
-            location=optimizer.location,
+            location=(None if unheld else loop.frozen_at) or optimizer.location,
         )
 
 

@@ -75,7 +75,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             advice=f"Evaluate {_named(copy, model)}: return it from the function that trains.",
             value=float(count),
             limit=limits.of("evaluations"),
-            location=evaluated[0].location,
+            location=copy.lost_at or evaluated[0].location,
             model=model.name,
         )
 

@@ -27,7 +27,7 @@ RULE = Rule(
     ),
     thresholds=(Threshold("steps", 3, "steps needed to judge", CHOSEN),),
     runs=Runs(loop=True),
-    explains=("GS401", "GS404", "GS6"),
+    explains=("GS401", "GS404", "GS804", "GS6"),
 )
 
 
@@ -39,8 +39,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         yield RULE.in_loop(
             loop,
             "",
-            f"forward makes a new layer with parameters {in_steps(count, loop.steps)}: no "
-            "optimizer holds it, and it never trains.",
+            f"forward makes new parameters {in_steps(count, loop.steps)}: no optimizer holds "
+            "them, and they never train.",
             value=float(count),
             limit=limits.of("steps"),
             cause=line,

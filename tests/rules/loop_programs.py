@@ -200,7 +200,7 @@ BROKEN = {
             first.step()
         """, "second"),
     "weights are drawn again in every epoch": LoopProgram(
-        "GS831", ("the 2 weights of `optimizer` were drawn at random again 5 times", "24 steps"), """
+        "GS831", ("the 2 weights of `optimizer` were drawn at random again 5 times",), """
         def reset(module):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight.data)
@@ -379,9 +379,9 @@ BROKEN = {
             optimizer.zero_grad(set_to_none=False)  # broken
             optimizer.zero_grad()  # mended
             F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()  # here
+            optimizer.step()
             if step == 3:
-                net[0].requires_grad_(False)
+                net[0].requires_grad_(False)  # here
         """, "optimizer"),
     "clipped after the step": LoopProgram(
         "GS808", ("after the step that used them",), """

@@ -79,6 +79,28 @@ BROKEN = {
             (code.mean.square().mean() - likelihood.mean()).backward()
             optimizer.step()
         """),
+    "a copy is trained in a function, and lost": LoopProgram(
+        "GS824", ("is evaluated 3 times", "another `Sequential`"), """
+        import copy
+
+        def fit(net):
+            net = copy.deepcopy(net)  # broken # here
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            losses = []
+            for step in range(12):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                loss = F.cross_entropy(net(inputs), labels)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            return losses
+
+        fit(net)
+        with torch.no_grad():
+            for inputs in (x[:8], x[8:16], x):
+                net(inputs)
+        """),
     "copies are trained in a function, the originals evaluated": LoopProgram(
         "GS824", ("is evaluated 2 times", "another `Sequential`"), """
         import copy
@@ -456,8 +478,8 @@ BROKEN = {
         """, "optimizer"),
     "frozen for an attack, and never thawed": LoopProgram(
         "GS823", ("all 4 parameters of `optimizer` are frozen",), """
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)  # here
-        net.requires_grad_(False)  # broken
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.requires_grad_(False)  # broken # here
         for step in range(12):
             inputs, labels = batch(step)
             inputs = inputs.clone().requires_grad_()

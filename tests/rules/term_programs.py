@@ -269,7 +269,7 @@ BROKEN = {
     ),
     "a layer that is made in forward": LoopProgram(
         "GS852",
-        ("forward makes a new layer with parameters in all 8 steps",),
+        ("forward makes new parameters in all 8 steps",),
         """
         class Net(nn.Module):
             def __init__(self):

@@ -270,6 +270,7 @@ class ModelUses:
                 parameters=len(parameters),
                 replaced=tuple(self._replaced(module, held)),
                 made=self._construction.line_of(module) or copying_line(self._models.name(model)),
+                lost_at=copying_line(self._models.name(model), returned=False),
                 kept_in=kept_in,
                 kept_at=kept_at,
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),

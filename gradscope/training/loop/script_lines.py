@@ -16,6 +16,7 @@ from torch import nn
 from gradscope.explain.shared.frames import (
     assignments,
     in_library,
+    innermost,
     is_at,
     is_hidden,
     is_ours,
@@ -210,15 +211,24 @@ def _holds(node: ast.stmt, line: int) -> bool:
     return node.lineno <= line <= (node.end_lineno or node.lineno)
 
 
-def copying_line(name: str) -> str | None:
-    """Return the only line of the main module's file that sets the variable to a deep copy."""
+def copying_line(name: str, *, returned: bool = True) -> str | None:
+    """Return the only line of the main module's file that sets the variable to a deep copy; without
+    ``returned``, only if it is in a function that does not return the variable."""
+    file, tree = main_text() or ("", ast.Module([], []))
     lines = [
-        f"{shown(file)}:{one.lineno}"
-        for file, tree in filter(None, [main_text()])
+        one.lineno
         for one in assignments(tree, name)
         if any(isinstance(o, ast.Call) and last_name(o.func) == "deepcopy" for o in ast.walk(one))
     ]
-    return lines[0] if len(lines) == 1 else None
+    if len(lines) != 1:
+        return None
+    if not returned:
+        scope = innermost(tree, lines[0])
+        values = [one.value for one in ast.walk(scope) if isinstance(one, ast.Return)]
+        used = [n.id for v in values if v for n in ast.walk(v) if isinstance(n, ast.Name)]
+        if isinstance(scope, ast.Module) or name in used:
+            return None
+    return f"{shown(file)}:{lines[0]}"
 
 
 def set_elsewhere(name: str, made: ScriptLine | None) -> str | None:
