@@ -14,13 +14,18 @@ RULE = Rule(
     what=(
         "Reads the script's text. It fires if one call gives two arrays, as `x, y = load()`, one "
         "of them is named as labels, and a block shuffles one after the other without a common "
-        "seed. GS613 judges other arrays that are shuffled separately, by the loss."
+        "seed. It also fires for two data loaders of a `zip` that shuffle, if their batches have "
+        "other indices, and the second goes into nothing but the loss. GS613 judges other arrays "
+        "that are shuffled separately, by the loss."
     ),
     why=(
         "A label then belongs to another sample. The network can only memorize: the training loss "
         "may fall, and the evaluation is at chance."
     ),
-    fix="Shuffle all arrays in one call, or index them with one permutation.",
+    fix=(
+        "Shuffle all arrays in one call, or index them with one permutation. Give one data loader "
+        "both, in a `TensorDataset`."
+    ),
     sources=(
         "scikit-learn, utils.shuffle: shuffle arrays in a consistent way",
         "Stack Overflow: shuffle two NumPy arrays in unison",

@@ -4,6 +4,21 @@ programs that only look like one."""
 from rules.loop_programs import LoopProgram
 
 BROKEN = {
+    "two loaders that shuffle apart": LoopProgram(
+        "GS886", ("`inputs` and `labels` are shuffled separately",), """
+        criterion = nn.CrossEntropyLoss()
+        y = (x[:, 0] > 0).long()
+        together = DataLoader(TensorDataset(x, y), 8, shuffle=True)  # mended
+        first, second = DataLoader(x, 8, shuffle=True), DataLoader(y, 8, shuffle=True)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(3):
+            for inputs, labels in together:  # mended
+            for inputs, labels in zip(first, second):  # broken # here
+                optimizer.zero_grad()
+                scores = net(inputs)
+                criterion(scores, labels).backward()
+                optimizer.step()
+        """),
     "a sigmoid before targets that are not between 0 and 1": LoopProgram(
         "GS510", ("the sigmoid at the model's end gives 0 to 1",), """
         net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
@@ -826,6 +841,29 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "two shuffling loaders of two domains": """
+        first, second = DataLoader(x, 8, shuffle=True), DataLoader(x + 1, 8, shuffle=True)
+        critic = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD([*net.parameters(), *critic.parameters()], lr=0.01)
+        for epoch in range(3):
+            for source, target in zip(first, second):
+                loss = critic(net(source)).mean() - critic(net(target)).mean()
+                optimizer.zero_grad()
+                (loss + F.mse_loss(net(source).mean(0), net(target).mean(0))).backward()
+                optimizer.step()
+        """,
+    "two loaders that shuffle alike": """
+        criterion = nn.CrossEntropyLoss()
+        first = DataLoader(x, 8, shuffle=True, generator=torch.Generator().manual_seed(1))
+        second = DataLoader((x[:, 0] > 0).long(), 8, shuffle=True,
+                            generator=torch.Generator().manual_seed(1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(3):
+            for inputs, labels in zip(first, second):
+                optimizer.zero_grad()
+                criterion(net(inputs), labels).backward()
+                optimizer.step()
+        """,
     "a replay buffer of tuples that share what nobody changes": """
         import numpy as np
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, RandomSampler, Subset, TensorDataset
 
 from gradscope.capture.differences import fingerprints
 from gradscope.capture.remembered import remembered
@@ -35,9 +35,13 @@ from gradscope.records.loop_figures import LoopBatches, LoopFact
 from gradscope.training.discovery import variable_name, variable_value
 from gradscope.training.loop.other_rows import shifted_labels
 from gradscope.training.loop.script_lines import script_line, script_place, written_assignment
+from gradscope.training.loop.script_text import zipped_labels
 
 #: The number of evaluations whose inputs are compared.
 _EVALUATIONS = 4
+#: The number of first batches among which loaders that take turns are compared, and the number of
+#: such turns that show it.
+_TURNS, _FEWEST_TURNS = 64, 4
 
 
 class Batches:
@@ -347,11 +351,17 @@ class DataSets:
         self._open: tuple[_Use, list[int]] | None = None
         self._ends: weakref.WeakKeyDictionary[Any, _End] = weakref.WeakKeyDictionary()
         self._lasting: list[_End] = []
+        # Of two shuffling loaders that take turns: the one before with its indices, and the number
+        # of turns with other indices; None after a turn with the same.
+        self._turn: tuple[weakref.ref[RandomSampler], Any] | None = None
+        self._apart: int | None = 0
 
     def batch_drawn(self, iterator: Any, indices: Any) -> None:
         """Note the indices of a batch; in this process, its samples are read next."""
         self.drawn += 1
         self._compare(indices)
+        if self._apart is not None and self.drawn <= _TURNS:
+            self._take_turns(iterator, indices)
         dataset = getattr(iterator, "_dataset", None)
         if not isinstance(dataset, Dataset) or getattr(iterator, "_num_workers", None) != 0:
             self._open = None
@@ -373,6 +383,21 @@ class DataSets:
             self.repeats += 1
         else:
             self.repeats, self._first = 0, None
+
+    def _take_turns(self, iterator: Any, indices: Any) -> None:
+        """Compare the indices with those of another loader just before, over as many samples."""
+        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        before, self._turn = self._turn, None
+        if type(sampler) is not RandomSampler:
+            return
+        self._turn = weakref.ref(sampler), indices
+        other = None if before is None else before[0]()
+        if before is None or other is None or other is sampler:
+            return
+        if len(other) == len(sampler) and len(before[1]) == len(indices):
+            same = _numbers(before[1]) == _numbers(indices)
+            self._apart = None if same else (self._apart or 0) + 1
+            self._turn = None
 
     def called(self) -> None:
         """Note a model's call: the batch is complete."""
@@ -402,6 +427,8 @@ class DataSets:
 
     def facts(self) -> Iterator[LoopFact]:
         """Yield the facts on written data sets, exhausted iterators, and labels of others."""
+        if (self._apart or 0) >= _FEWEST_TURNS:
+            yield from zipped_labels()
         for found in self._shifted.values():
             yield from found
         for use in self._of.values():

@@ -130,6 +130,54 @@ def shuffled_apart() -> Iterator[LoopFact]:
             yield LoopFact("shuffled-apart", second, words=(first, *certain), location=line)
 
 
+def zipped_labels() -> Iterator[LoopFact]:
+    """Yield the loops of the main module's file over ``zip`` of two iterables, as ``for image,
+    target in zip(images, targets)``, whose second variable goes into no call but a loss of what is
+    made of the first."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for loop in ast.walk(tree):
+        match loop:
+            case ast.For(
+                target=ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)]),
+                iter=ast.Call(func=ast.Name(id="zip"), args=[_, _]),
+            ) if _are_data_and_target(first, second, loop, tree):
+                line = f"{shown(file)}:{loop.lineno}"
+                yield LoopFact("shuffled-apart", second, words=(first, "labels"), location=line)
+
+
+#: Losses, and classes of losses, that compare rows one by one.
+_BY_ROWS = re.compile(r"(mse|l1|huber|cross_?entropy|bce|nll)\w*$|Loss$", re.IGNORECASE)
+
+
+def _are_data_and_target(first: str, second: str, loop: ast.For, tree: ast.Module) -> bool:
+    """Return True if the loop's calls use the second variable only in losses of results of the
+    first."""
+    calls = [node for one in loop.body for node in ast.walk(one) if isinstance(node, ast.Call)]
+    made = {
+        name
+        for one in (node for part in loop.body for node in ast.walk(part))
+        if isinstance(one, ast.Assign) and first in _names(one.value, ast.Load)
+        for target in one.targets
+        for name in _names(target, ast.Store)
+    }
+    found = False
+    for call in calls:
+        given = [*call.args, *(one.value for one in call.keywords)]
+        plain = {one.id for one in given if isinstance(one, ast.Name)}
+        if second not in plain:
+            continue
+        others = {name for one in given for name in _names(one, ast.Load)} - {second}
+        if first in plain or not others & {first, *made}:
+            return False
+        kinds = [
+            last_name(one.value.func)
+            for one in assignments(tree, last_name(call.func))
+            if isinstance(one.value, ast.Call)
+        ] or [last_name(call.func)]
+        found = found or all(map(_BY_ROWS.search, kinds))
+    return found
+
+
 #: What takes arrays whose rows belong together.
 _PAIRING = frozenset({"zip", "TensorDataset", "train_test_split"})
 
