@@ -129,6 +129,9 @@ class LoopFact:
               smallest share of saturated values in ``count`` graphs that were read
             - "rebound": the text sets the variable ``name`` of a loop over parameters to a new
               value from its gradient, and uses it no more
+            - "same-side": the optimizer ``name`` of a critic moves the scores of fakes in the same
+              direction as that of the generator, the first of ``words``, in ``count`` losses;
+              the second is "raise" or "lower"
             - "redrawn": ``torch.nn.init`` drew all weights of the optimizer ``name`` again between
               its steps, ``count`` times; the figures are the numbers of weights and of steps
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index

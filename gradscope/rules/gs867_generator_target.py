@@ -18,7 +18,8 @@ RULE = Rule(
         "Finds a model that scores another model's results, and the targets of its losses in the "
         "sampled steps. One optimizer trains this model, a discriminator, with one target for the "
         "results and another for the data. It fires if a second optimizer, the generator's, uses "
-        "the target for the results too."
+        "the target for the results too. Of a critic whose losses are averages of scores, it "
+        "compares the signs of these averages."
     ),
     why=(
         "The generator learns to be recognised as a fake: it minimises the same loss as the "
@@ -44,6 +45,21 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each generator."""
     optimizers = {one.name: one for one in loop.optimizers}
+    for one in loop.facts_of("same-side"):
+        both = [optimizers[name] for name in (one.name, one.words[0]) if name in optimizers]
+        if len(both) == 2 and both[0].maximizes == both[1].maximizes:
+            yield RULE.in_loop(
+                loop,
+                one.name,
+                f"the losses of `{one.name}` and `{one.words[0]}` both {one.words[1]} the critic's "
+                "scores of fakes: the critic helps the generator, and teaches it nothing about "
+                "data.",
+                advice="Change the sign of one: the critic minimises `critic(fake).mean() - "
+                "critic(real).mean()`, the generator `-critic(fake).mean()`.",
+                value=float(one.count),
+                cause="critic",
+                location=one.location,
+            )
     for losses in loop.targets:
         for side, real in _helpers(losses, limits["distance"]):
             optimizer = optimizers.get(side.optimizer)

@@ -219,7 +219,36 @@ for step in range(12):
 _OF_ZEROS = "return ((1 - label) * d**2 + label * F.relu(margin - d) ** 2).mean()"
 _OF_ONES = "return (label * d**2 + (1 - label) * (margin - d).clamp(min=0) ** 2).mean() / 2"
 
+_CRITIC = """
+generator, critic = nn.Linear(2, 4), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+for_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+for step in range(24):
+    real, _ = batch(step)
+    fake = generator(torch.randn(8, 2))
+    for_critic.zero_grad()
+    {critic}
+    loss.backward()
+    for_critic.step()
+    for_generator.zero_grad()
+    (-critic(generator(torch.randn(8, 2))).mean()).backward()
+    for_generator.step()
+"""
+
 BROKEN = {
+    "a critic that scores fakes above data": LoopProgram(
+        "GS867", ("the losses of `for_critic` and `for_generator` both raise",),
+        _CRITIC.format(critic="""
+    loss = critic(real).squeeze(1).mean() - critic(fake.detach()).squeeze(1).mean()  # broken # here
+    loss = critic(fake.detach()).squeeze(1).mean() - critic(real).squeeze(1).mean()  # mended
+"""), "for_critic"),
+    "a hinge loss with its signs exchanged": LoopProgram(
+        "GS867", ("the losses of `for_critic` and `for_generator` both raise",),
+        _CRITIC.format(critic="""
+    low, high = critic(real), critic(fake.detach())  # broken
+    low, high = critic(fake.detach()), critic(real)  # mended
+    loss = F.relu(1 + low).mean() + F.relu(1 - high).mean()  # here
+"""), "for_critic"),
     "pairs of one class that are pushed apart": LoopProgram(
         "GS880",
         ("`label` is 1 for pairs of one class", "draws pairs of different classes together"),

@@ -491,6 +491,7 @@ class Loop:
         yield from self._flat.facts()
         yield from self._shared.facts()
         yield from self._redrawn.facts()
+        yield from self._loss_graphs.critics.facts()
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)

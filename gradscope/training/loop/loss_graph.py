@@ -15,6 +15,7 @@ from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.batches import GeneratedInputs
 from gradscope.training.loop.constant_targets import Targets
 from gradscope.training.loop.contrastive import uncounted_pairs
+from gradscope.training.loop.critic_scores import CriticScores
 from gradscope.training.loop.frozen_heads import FrozenHeads
 from gradscope.training.loop.loss_lines import graphless_term, number_term, targets_made
 from gradscope.training.loop.loss_parts import loss_parts
@@ -115,6 +116,7 @@ class LossGraphs:
         self._calls: deque[tuple[int, int, bool]] = deque(maxlen=_CALLS)
         self._open: list[tuple[int, bool]] = []
         self._generated = GeneratedInputs()
+        self.critics = CriticScores()
         self.heads = FrozenHeads()
         self._with_stacks = self._divergences = 0
 
@@ -140,6 +142,7 @@ class LossGraphs:
         if self._tokens is not None:
             self._tokens.step_ended()
         self._targets.step_ended(optimizer)
+        self.critics.step_ended(optimizer)
 
     @property
     def inside(self) -> bool:
@@ -179,6 +182,8 @@ class LossGraphs:
         factors = (
             {one: factor for factor, one in weighted_terms(node)} if self._generated.several else {}
         )
+        if sampled and factors:
+            self.critics.read(((by, one) for one, by in factors.items()), self._on_generated)
         for one in operations(node):
             targets = self._targets.read(one)
             if sampled and kind(one) in CLASSES | BINARY:
