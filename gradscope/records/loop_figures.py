@@ -132,6 +132,7 @@ class LoopFact:
             - "same-side": the optimizer ``name`` of a critic moves the scores of fakes in the same
               direction as that of the generator, the first of ``words``, in ``count`` losses;
               the second is "raise" or "lower"
+            - "thaw": the text sets ``requires_grad`` on this condition, the first of ``words``
             - "redrawn": ``torch.nn.init`` drew all weights of the optimizer ``name`` again between
               its steps, ``count`` times; the figures are the numbers of weights and of steps
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index

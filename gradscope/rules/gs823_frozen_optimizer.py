@@ -18,7 +18,9 @@ RULE = Rule(
         "Reads the parameters of each optimizer that steps. It fires if all of them have "
         "`requires_grad=False` and none had a gradient at any step. It also fires for a group of "
         "frozen parameters, if other parameters of that model get gradients and no optimizer "
-        "holds them. It names these parameters."
+        "holds them. It names these parameters. It also fires for frozen parameters beside others "
+        "that train, if the script unfreezes parameters on a condition on numbers, as `epoch >= 5`, "
+        "and these stay frozen to the end."
     ),
     why="No step moves a weight. If other parameters are trainable, no optimizer holds them.",
     fix=(
@@ -49,6 +51,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         unheld = [one for one in loop.parameters if "unheld" in one.facts]
         if len(frozen) < optimizer.parameters:
             yield from _frozen_groups(optimizer, frozen, unheld, loop)
+            yield from _never_thawed(optimizer, frozen, loop)
             continue
         names = these(full_names(unheld, loop))
         instead = f" No optimizer holds {names}, which can train." if unheld else ""
@@ -59,6 +62,27 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             f"no gradient {in_steps(optimizer.steps, optimizer.steps)}.{instead}",
             value=float(len(frozen)),
             location=(None if unheld else loop.frozen_at) or optimizer.location,
+        )
+
+
+def _never_thawed(
+    optimizer: LoopOptimizer, frozen: Sequence[LoopParameter], loop: LoopRecord
+) -> LoopFindings:
+    """Yield a finding for parameters that the script would unfreeze later, but does not."""
+    conditions = list(loop.facts_of("thaw")) if loop.ended and not loop.cut else []
+    if len(conditions) == 1:
+        yield RULE.in_loop(
+            loop,
+            optimizer.name,
+            f"`{optimizer.name}` holds {plural(len(frozen), 'parameter')} that stayed frozen "
+            f"{in_steps(optimizer.steps, optimizer.steps)}: {these(full_names(frozen, loop))}. The "
+            f"script unfreezes parameters if `{conditions[0].words[0]}`.",
+            severity="warning",
+            advice="Print both sides of the condition: are they in the same unit, epochs or steps?",
+            value=float(len(frozen)),
+            cause="thaw",
+            location=conditions[0].location,
+            parameters=concerned(frozen, loop),
         )
 
 

@@ -55,6 +55,20 @@ class LoopProgram:
 
 
 BROKEN = {
+    "a body that would be unfrozen later than the run ends": LoopProgram(
+        "GS823", ("holds 2 parameters that stayed frozen", "unfreezes parameters if `step >= 100`"),
+        """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            train_body = step >= 100  # broken # here
+            train_body = step >= 10  # mended
+            for parameter in net[0].parameters():
+                parameter.requires_grad = train_body
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "optimizer"),
     "a frozen group beside parameters in no optimizer": LoopProgram(
         "GS823", ("group 0 of `optimizer` holds only frozen parameters, `2.weight`", "`0.weight`"),
         """
@@ -783,6 +797,16 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a frozen body, by its name": """
+        for name, parameter in net.named_parameters():
+            parameter.requires_grad = name.startswith("2") or len(name) == 0
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
     "a first optimizer trains one head, a second the other": """
         class Two(nn.Module):
             def __init__(self):

@@ -53,6 +53,7 @@ from gradscope.training.loop.script_text import (
     reversed_returns,
     shuffled_alone,
     shuffled_apart,
+    thawing_conditions,
     truncated_masks,
     written_dropout,
     written_views,
@@ -510,6 +511,7 @@ class Loop:
             yield from inverted_ratios()
             yield from reversed_returns()
             yield from reset_returns()
+            yield from thawing_conditions()
             yield from truncated_masks()
             yield from refitted_transforms()
         for model in self._models if ended else ():

@@ -404,6 +404,43 @@ def reversed_returns() -> Iterator[LoopFact]:
                     yield LoopFact("reversed-returns", name, words=(added,), location=line)
 
 
+def thawing_conditions() -> Iterator[LoopFact]:
+    """Yield the comparisons of numbers on which the main module's file sets ``requires_grad``, as
+    ``p.requires_grad = epoch >= 5`` or ``if epoch == 5: net.requires_grad_(True)``."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    for node in ast.walk(tree):
+        for value in _thaws(node):
+            if isinstance(value, ast.Name):
+                scope = innermost(tree, value.lineno)
+                made = [one.value for one in assignments(scope, value.id)]
+                value = made[0] if len(made) == 1 and made[0] is not None else value
+            if isinstance(value, ast.Compare) and _is_of_numbers(value):
+                line = f"{shown(file)}:{value.lineno}"
+                yield LoopFact("thaw", words=(ast.unparse(value),), location=line)
+
+
+def _thaws(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what a statement sets ``requires_grad`` to, and the condition of one that sets True."""
+    match node:
+        case ast.Assign(targets=[ast.Attribute(attr="requires_grad")], value=value):
+            yield value
+        case ast.Call(func=ast.Attribute(attr="requires_grad_"), args=[value]):
+            yield value
+        case ast.If(test=test, body=body):
+            inside = (value for one in body for part in ast.walk(one) for value in _thaws(part))
+            if any(isinstance(value, ast.Constant) and value.value is True for value in inside):
+                yield test
+
+
+def _is_of_numbers(value: ast.Compare) -> bool:
+    """Return True for an order, and for an equality of something to a number."""
+    if all(isinstance(one, ast.Gt | ast.GtE | ast.Lt | ast.LtE) for one in value.ops):
+        return True
+    sides = (value.left, *value.comparators)
+    numbers = [one for one in sides if isinstance(one, ast.Constant) and type(one.value) is int]
+    return bool(numbers) and all(isinstance(one, ast.Eq) for one in value.ops)
+
+
 def reset_returns() -> Iterator[LoopFact]:
     """Yield discounted returns, ``R = r + gamma * R``, that the same loop of the main module's file
     sets to a number before, so that they never have more than one reward."""
