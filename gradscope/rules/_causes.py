@@ -81,16 +81,34 @@ def _root(found: TrainingFinding, parents: dict[int, TrainingFinding | None]) ->
 
 
 def _follows(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
-    codes, later = _explained_codes()[cause.code]
+    codes, later, by_cause = _explained_codes()[cause.code]
     steps = _first(symptom) - _first(cause)
+    grown = dict(by_cause).get(cause.cause or "", ())
     return (
         symptom.code != cause.code
         and (
-            (symptom.code.startswith(codes) and steps >= 0) or (symptom.code in later and steps > 0)
+            (symptom.code.startswith(codes) and steps >= 0)
+            or (symptom.code in later and steps > 0)
+            or (symptom.code in grown and steps >= 0 and _is_of(symptom, cause))
         )
         and not (cause.severity == "info" and symptom.severity == "error")
         and _same_place(symptom, cause)
     )
+
+
+#: The largest of the numbers that made a NaN or Inf, from which they had grown in the run.
+_GROWN = 1e6
+
+
+def _is_of(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
+    """Return True if a finding concerns what this cause of its rule does: a NaN or Inf must come
+    from numbers that had grown, and, if the cause concerns a part of the run, it says not whose.
+    """
+    if symptom.code != "GS301":
+        return True
+    inputs = () if symptom.origin is None else symptom.origin.inputs
+    sizes = [abs(end) for one in inputs for end in (one.min, one.max) if end is not None]
+    return cause.parameters is None and max(sizes, default=0.0) >= _GROWN
 
 
 def _same_place(symptom: TrainingFinding, cause: TrainingFinding) -> bool:
@@ -117,11 +135,17 @@ def _first(found: TrainingFinding) -> int:
     return min((first for first, _ in found.steps), default=1)
 
 
+_Explained = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[str, tuple[str, ...]], ...]]
+
+
 @functools.cache
-def _explained_codes() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return by code the codes, or beginnings of codes, that the rule explains, and those that it
-    explains at later steps."""
-    return {e.rule.code: (e.rule.explains, e.rule.explains_later) for e in entries()}
+def _explained_codes() -> dict[str, _Explained]:
+    """Return by code the codes, or beginnings of codes, that the rule explains, those that it
+    explains at later steps, and those that it explains with a cause."""
+    return {
+        one.code: (one.explains, one.explains_later, one.explains_as)
+        for one in (entry.rule for entry in entries())
+    }
 
 
 @functools.cache

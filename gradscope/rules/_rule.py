@@ -189,8 +189,10 @@ class Rule:
     how often the rule fires on healthy and on broken models. ``runs`` says how it judges a training
     run; None: it does not. ``explains`` has codes, or beginnings of codes, whose findings in a run
     count as symptoms of this rule's finding (``_causes.py``); ``explains_later`` has those that
-    must begin at a later step. A rule ``on_demand`` runs only if
-    ``select`` names it, because it runs the model several times.
+    must begin at a later step, and ``explains_as``, by the ``cause`` of this rule's finding, those
+    that only a finding with this cause explains: of these a NaN or Inf only if the numbers that
+    made it had grown. A rule ``on_demand`` runs only if ``select`` names it, because it runs the
+    model several times.
     """
 
     code: str
@@ -206,6 +208,7 @@ class Rule:
     runs: Runs | None = Runs()
     explains: tuple[str, ...] = ()
     explains_later: tuple[str, ...] = ()
+    explains_as: tuple[tuple[str, tuple[str, ...]], ...] = ()
     on_demand: bool = False
 
     def limits(self, preset: str | None = None, own: Mapping[str, float] | None = None) -> Limits:

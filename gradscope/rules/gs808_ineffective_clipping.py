@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gradscope.records.loop import LoopEvent, LoopRecord
-from gradscope.rules._loop import LoopFindings, enough, in_steps
+from gradscope.rules._loop import LoopFindings, Parameters, enough, held_by, in_steps
+from gradscope.rules._reading import is_scale_free
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -31,6 +32,10 @@ RULE = Rule(
     thresholds=(Threshold("share", 0.5, "share of all steps, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
     explains=("GS102", "GS104", "GS602", "GS603", "GS607", "GS612", "GS613"),
+    explains_as=tuple(
+        (fault, ("GS203", "GS301", "GS601", "GS604", "GS621"))
+        for fault in ("used", "cleared", "foreign", "empty")
+    ),
 )
 
 _FAULTS = {
@@ -70,10 +75,27 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             advice=advice,
             value=float(count),
             threshold=limits["share"],
-            cause=fault,
+            cause=_cause(loop, event.of, fault),
             location=event.location,
-            first=first,
+            # The clip of a step comes in the round of the next one.
+            first=max(1, first - 1) if fault == "used" else first,
+            parameters=_concerned(loop, event.of),
         )
+
+
+def _cause(loop: LoopRecord, name: str, fault: str) -> str:
+    """Return the fault, with the kind of an optimizer whose steps no clipping makes much shorter:
+    unclipped gradients explain no divergence of it."""
+    kinds = {one.kind for one in loop.optimizers if one.name == name or len(loop.optimizers) == 1}
+    kind = next(iter(kinds), None)
+    return f"{fault}, {kind}" if is_scale_free(kind) else fault
+
+
+def _concerned(loop: LoopRecord, name: str) -> Parameters | None:
+    """Return the parameters whose clipping has no effect; None: all of the run."""
+    if len(loop.optimizers) == 1:
+        return None
+    return next((held_by(one, loop) for one in loop.optimizers if one.name == name), ())
 
 
 def _rounds(loop: LoopRecord, fault: str) -> tuple[int, int, LoopEvent | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -343,6 +344,8 @@ class Loop:
 
     def clipped(self, parameters: Sequence[torch.Tensor], norm: object, bound: object) -> None:
         """Note the clipping of these parameters' gradients; ``norm`` is their norm before."""
+        if isinstance(bound, int | float) and math.isinf(bound):
+            return  # it only measures the norm
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         found = self._clips.get(key)
         if found is None:
@@ -355,7 +358,7 @@ class Loop:
                 if self._scaled and not known.unscaled:
                     facts = facts | {"scaled"}
         location = self._rounds.add("clip", of, facts).location
-        if of and isinstance(bound, int | float):
+        if of and isinstance(bound, int | float) and not facts & {"used", "cleared"}:
             self._clipping.clipped(of, norm, float(bound), location)
 
     def unscaled(self, optimizer: Optimizer) -> None:
