@@ -135,6 +135,9 @@ class LoopFact:
             - "thaw": the text sets ``requires_grad`` on this condition, the first of ``words``
             - "redrawn": ``torch.nn.init`` drew all weights of the optimizer ``name`` again between
               its steps, ``count`` times; the figures are the numbers of weights and of steps
+            - "eval-part": the part ``name`` of ``model`` is in eval mode in every call with
+              gradients, though the model is in train mode and the part's parameters train; its
+              ``count`` batch norms have still their initial running statistics
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index
               of the best action
         name, model: of a module and of its model; "" without one.

@@ -15,7 +15,9 @@ RULE = Rule(
     what=(
         "Reads the mode of each model in every call with gradients. It fires if a model with "
         "dropout or batch normalization that is not frozen is in eval mode in every step, or in "
-        "every step since an evaluation."
+        "every step since an evaluation. It also fires if a part of a model in train mode is in "
+        "eval mode in every step, while its parameters train, and its batch normalization has "
+        "never read a batch."
     ),
     why=(
         "Dropout does not regularize, and batch normalization uses running statistics that no "
@@ -27,11 +29,20 @@ RULE = Rule(
         'Karpathy 2018, most common neural net mistakes: "you forgot to toggle train/eval mode"',
     ),
     runs=Runs(loop=True),
+    explains_as=(
+        ("batch-norm", ("GS101", "GS102", "GS104", "GS203", "GS610")),
+        (
+            "part",
+            ("GS101", "GS102", "GS104", "GS201", "GS203", "GS603", "GS605", "GS610", "GS612")
+            + ("GS613",),
+        ),
+    ),
 )
 
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
-    """Yield one finding for each model."""
+    """Yield one finding for each model, or for a part of one."""
+    yield from _parts(loop)
     for model in loop.models:
         off: list[tuple[Round, LoopEvent]] = []
         others: list[tuple[Round, LoopEvent]] = []
@@ -66,5 +77,28 @@ def _finding(
             "evaluation."
         ),
         value=float(count),
+        cause="batch-norm" if "norm-off" in event.facts else None,
         location=model.eval_at or event.location,
     )
+
+
+def _parts(loop: LoopRecord) -> LoopFindings:
+    """Yield one finding for each part in eval mode of a model in train mode."""
+    for part in loop.facts_of("eval-part"):
+        steps = next((one.steps for one in loop.models if one.name == part.model), 0)
+        if steps < (2 if loop.ended else STEPS):
+            continue
+        yield RULE.in_loop(
+            loop,
+            part.name,
+            f"`{part.name}` trains in eval mode {in_steps(steps, steps)}, though `{part.model}` is "
+            "in train mode: batch normalization uses its initial running statistics, which do not "
+            "normalize.",
+            advice=f"Call `{part.name}.train()` before the training steps: after the constructor, "
+            f"nothing puts `{part.name}` back into train mode unless `{part.model}.train()` is "
+            "called.",
+            value=float(steps),
+            cause="part",
+            location=part.location,
+            model=part.model,
+        )

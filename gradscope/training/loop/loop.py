@@ -26,6 +26,7 @@ from gradscope.training.loop.contrastive import Triplets
 from gradscope.training.loop.copies import Copies
 from gradscope.training.loop.custom_functions import CustomFunctions
 from gradscope.training.loop.draws import Draws, Seeds
+from gradscope.training.loop.eval_parts import EvalParts
 from gradscope.training.loop.evaluation import EvaluationInputs, Modes
 from gradscope.training.loop.flat_activations import FlatActivations
 from gradscope.training.loop.initial_weights import Adapters, EqualWeights
@@ -95,7 +96,7 @@ class Loop:
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._triplets, self._flat = Triplets(), FlatActivations()
-        self._shared = SharedArrays()
+        self._shared, self._eval_parts = SharedArrays(), EvalParts()
         self._construction = construction = Construction()
         models.registered = construction.modules
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
@@ -226,6 +227,7 @@ class Loop:
         self.model_uses.called.add(model.id)
         self._data.called()
         if gradients:
+            self._eval_parts.called(module)
             self.model_uses.called_with_gradients(model, known, (args, kwargs))
             self._batches.called(model.id, args, kwargs)
             if sampled:
@@ -496,6 +498,7 @@ class Loop:
         yield from self._shared.facts()
         yield from self._redrawn.facts()
         yield from self._loss_graphs.critics.facts()
+        yield from self._eval_parts.facts(self._models, self._trained())
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)
@@ -520,6 +523,15 @@ class Loop:
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))
+
+    def _trained(self) -> set[int]:
+        """Return the parameters that had a gradient at a step of an optimizer that holds them."""
+        found = set[int]()
+        for optimizer, mine in self.optimizer_uses:
+            if mine.parameters.steps:
+                held = {id(one) for one in self._optimizers.known(optimizer).held}
+                found |= held - (mine.parameters.without or set())
+        return found
 
     def _same_batch(self) -> int:
         """Return the number of calls with equal inputs; of layers, if the loader's draws agree."""
