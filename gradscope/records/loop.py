@@ -265,7 +265,8 @@ class LoopModel:
         plain_tensors: tensors in plain attributes that get gradients.
         undone: the number of times that ``load_state_dict`` restored weights of an earlier step;
             ``undone_at`` is the line.
-        eval_at: the line of the script that puts it into eval mode, if there is one.
+        eval_at: the line of the script that puts it into eval mode, if there is one; ``train_at``:
+            the line that puts it into train mode before it is evaluated, in the same function.
         unchanged: True if it was called only without gradients, and its weights have not
             changed since it was found.
         fixed_norms: the batch norms with momentum 0 whose running statistics are still the
@@ -293,6 +294,7 @@ class LoopModel:
     undone: int = 0
     undone_at: str | None = None
     eval_at: str | None = None
+    train_at: str | None = None
     unchanged: bool = False
     fixed_norms: tuple[str, ...] = ()
     slow_norms: tuple[str, ...] = ()
@@ -312,6 +314,7 @@ class LoopScheduler:
         steps: the number of its steps.
         settings: its plain numeric arguments: ``step_size``, ``gamma``, … made: the line that made
             it.
+        milestones: the counts of its steps at which it changes the rate, if it has such a list.
         target: the learning rate of the first group that it scales, or rises to.
         warmup: the line of the script with the length of its warm-up, if there is a single one.
     """
@@ -325,6 +328,7 @@ class LoopScheduler:
     made: str | None = None
     target: float | None = None
     warmup: str | None = None
+    milestones: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

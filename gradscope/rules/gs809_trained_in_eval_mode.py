@@ -33,8 +33,10 @@ RULE = Rule(
         ("batch-norm", ("GS101", "GS102", "GS104", "GS203", "GS610")),
         (
             "part",
-            ("GS101", "GS102", "GS104", "GS201", "GS203", "GS603", "GS605", "GS610", "GS612")
-            + ("GS613",),
+            (
+                *("GS101", "GS102", "GS104", "GS201", "GS203"),
+                *("GS603", "GS605", "GS610", "GS612", "GS613"),
+            ),
         ),
     ),
 )
@@ -94,9 +96,7 @@ def _parts(loop: LoopRecord) -> LoopFindings:
             f"`{part.name}` trains in eval mode {in_steps(steps, steps)}, though `{part.model}` is "
             "in train mode: batch normalization uses its initial running statistics, which do not "
             "normalize.",
-            advice=f"Call `{part.name}.train()` before the training steps: after the constructor, "
-            f"nothing puts `{part.name}` back into train mode unless `{part.model}.train()` is "
-            "called.",
+            advice=f"Call `{part.model}.train()`, or that of the part, before the training steps.",
             value=float(steps),
             cause="part",
             location=part.location,

@@ -56,14 +56,21 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         event = found[0][1] if found else last
         if event is None or not steps:
             continue
+        undone = model.train_at is not None and model.train_at != event.location
+        advice = (
+            f"The function that evaluates calls `{model.name}.train()` first: call it before the "
+            f"training steps alone, and `{model.name}.eval()` before the evaluation."
+        )
         yield RULE.in_loop(
             loop,
             model.name,
             f"`{model.name}` is evaluated in train mode: {_which(event)}.",
-            advice=f"Call `{model.name}.eval()` before the evaluation, and "
-            f"`{model.name}.train()` after it.",
+            advice=advice
+            if undone
+            else f"Call `{model.name}.eval()` before the evaluation, and `{model.name}.train()` "
+            "after it.",
             value=float(among + (last is not None)),
-            location=event.location,
+            location=model.train_at or event.location,
             first=found[0][0].first if found else loop.steps,
         )
 

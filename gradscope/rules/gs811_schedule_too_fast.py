@@ -17,7 +17,9 @@ RULE = Rule(
         "below a hundredth of its highest and stayed there for a good part of the run, and a "
         "scheduler stepped after nearly every batch. It also fires if CosineAnnealingLR steps "
         "after every batch and passes its T_max again and again, if T_max is not a number of "
-        "batches in an epoch: the rate then rises again."
+        "batches in an epoch: the rate then rises again. And it fires if MultiStepLR steps after "
+        "every batch and its milestones fit the number of epochs, but all pass in the first few "
+        "steps."
     ),
     why=(
         "`StepLR`, `MultiStepLR` and `ExponentialLR` count calls of their `step`. If their "
@@ -34,6 +36,9 @@ RULE = Rule(
             "rest", 0.3, "share of steps after the fall of the rate, above which it fires", CHOSEN
         ),
         Threshold("turns", 3, "multiples of T_max, at or above which it fires", CHOSEN),
+        Threshold(
+            "early", 0.1, "share of steps before the last milestone, below which it fires", CHOSEN
+        ),
         Threshold("steps", 10, "steps after the fall of the rate needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
@@ -41,9 +46,14 @@ RULE = Rule(
 )
 
 
+#: The share of a run's epochs before the last milestone that is usual at the least.
+_LATE = 0.3
+
+
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each optimizer."""
     yield from _turning(loop, limits)
+    gone = set[str]()
     for optimizer in loop.optimizers:
         after = optimizer.steps - optimizer.gone + 1 if optimizer.gone else 0
         if after < limits["steps"] or after < limits["rest"] * optimizer.steps:
@@ -51,6 +61,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         for scheduler in loop.schedulers:
             if scheduler.optimizer != optimizer.name or scheduler.steps < 0.9 * optimizer.steps - 1:
                 continue
+            gone.add(scheduler.name)
             yield RULE.in_loop(
                 loop,
                 scheduler.name,
@@ -61,6 +72,42 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
                 threshold=0.01,
                 location=scheduler.location,
                 first=optimizer.gone,
+                parameters=held_by(optimizer, loop),
+            )
+
+    yield from (one for one in _early(loop, limits) if one.name not in gone)
+
+
+def _early(loop: LoopRecord, limits: Limits) -> LoopFindings:
+    """Yield schedules with milestones in epochs that pass in as many batches."""
+    for optimizer in loop.optimizers:
+        for scheduler in loop.schedulers:
+            if scheduler.optimizer != optimizer.name or not scheduler.milestones:
+                continue
+            if scheduler.steps < 0.9 * optimizer.steps - 1 or not loop.loader:
+                continue
+            last, epochs = scheduler.milestones[-1], optimizer.steps / loop.loader
+            after = optimizer.steps - last
+            # As epochs, they must lie where a schedule has them; as steps, where none has them.
+            if not _LATE * epochs <= last <= epochs or last >= limits["early"] * optimizer.steps:
+                continue
+            if after < limits["steps"] or optimizer.rate > 0.5 * optimizer.peak:
+                continue
+            listed = ", ".join(f"{one}" for one in scheduler.milestones)
+            yield RULE.in_loop(
+                loop,
+                scheduler.name,
+                f"the learning rate of `{optimizer.name}` falls from {number(optimizer.peak)} to "
+                f"{number(optimizer.rate)} within {plural(last, 'step')} of {optimizer.steps:,}: "
+                f"`{scheduler.name}`, {scheduler.kind}(milestones=[{listed}]), makes a step after "
+                f"every batch, {plural(loop.loader, 'batch', 'batches')} an epoch.",
+                advice=f"Give the milestones in steps, each times {loop.loader}, or call "
+                f"`{scheduler.name}.step()` once for each epoch.",
+                value=last / optimizer.steps,
+                limit=limits.of("early"),
+                cause="early",
+                location=scheduler.location,
+                first=scheduler.milestones[0],
                 parameters=held_by(optimizer, loop),
             )
 

@@ -246,7 +246,9 @@ class Loop:
             self._inputs.evaluated(model.id, args, kwargs)
             self._batches.evaluated_on(model.id, args, kwargs)
             facts = self._modes.evaluation(module, args, kwargs)
-            self._rounds.add("evaluation", self._models.name(model), facts)
+            event = self._rounds.add("evaluation", self._models.name(model), facts)
+            if "train" in facts:
+                known.evaluated_at = known.evaluated_at or event.location
 
     def returned(self, model: Model, output: object) -> None:
         """Note the return of a model that was called with gradients."""

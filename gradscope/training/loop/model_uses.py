@@ -33,7 +33,13 @@ from gradscope.training.loop.model_structure import (
     repeated_modules,
     unused_activations,
 )
-from gradscope.training.loop.script_lines import copying_line, script_place, written_call
+from gradscope.training.loop.script_lines import (
+    copying_line,
+    mode_line,
+    script_place,
+    train_line,
+    written_call,
+)
 from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import Optimizers
 
@@ -51,6 +57,8 @@ class ModelUse:
         self.calls = self.evaluations = self.steps = 0
         #: The line of the first call with gradients.
         self.called_at: str | None = None
+        #: The line of the first call without gradients and in train mode.
+        self.evaluated_at: str | None = None
         self._digest = digest(module)
         self._same = True
         self._plain: dict[tuple[str, str], tuple[Callable[[], torch.Tensor | None], int]] = {}
@@ -274,7 +282,9 @@ class ModelUses:
                 kept_in=kept_in,
                 kept_at=kept_at,
                 plain_tensors=tuple(use.lasting(module, held)) if use.calls else (),
-                eval_at=written_call(self._models.name(model), "eval"),
+                eval_at=written_call(self._models.name(model), "eval")
+                or mode_line(self._models.name(model)),
+                train_at=_train_line(self._models.name(model), use),
                 fixed_norms=tuple(_fixed_norms(module)) if use.calls else (),
                 slow_norms=tuple(slow),
                 slow_norm=next(iter(slow.values()), (0.0, 0)),
@@ -322,6 +332,13 @@ class ModelUses:
                         kept = f"{way}.{attribute} ({type(value).__name__})"
                         return kept, attribute_line(owner, attribute)
         return None, None
+
+
+def _train_line(name: str, use: ModelUse) -> str | None:
+    """Return the line that puts a model into train mode before it is evaluated, if the call is that
+    of the training."""
+    same = use.evaluated_at is not None and use.evaluated_at == use.called_at
+    return train_line(name, use.evaluated_at) if same else None
 
 
 def signature(module: nn.Module) -> object:

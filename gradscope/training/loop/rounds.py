@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, MultiStepLR, ReduceLROnPlateau
 
 from gradscope.explain.shared.frames import last_name, nearest, shown, tree_of
 from gradscope.records.loop import LoopEvent, LoopScheduler, Round
@@ -154,6 +154,7 @@ class Schedulers:
                     optimizer=name_of(inner(scheduler.optimizer)),
                     steps=seen.steps,
                     settings=_settings(scheduler),
+                    milestones=_milestones(scheduler),
                 )
         return tuple(seen.record for seen in self._seen if seen.record is not None)
 
@@ -235,6 +236,12 @@ def _target(optimizer: Optimizer) -> float | None:
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     rate = group.get("max_lr", group.get("initial_lr"))
     return float(rate) if isinstance(rate, int | float) else None
+
+
+def _milestones(scheduler: LRScheduler) -> tuple[int, ...]:
+    if type(scheduler) is not MultiStepLR:
+        return ()
+    return tuple(sorted(one for one in scheduler.milestones if type(one) is int))
 
 
 def _settings(scheduler: LRScheduler) -> dict[str, float]:

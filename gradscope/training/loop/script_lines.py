@@ -312,6 +312,61 @@ def freezing_line() -> str | None:
     return written_in_main(_FREEZES)
 
 
+def mode_line(name: str) -> str | None:
+    """Return the only line of the main module's file that sets the mode of a variable, or of an
+    attribute, to the value of an expression: ``net.train(phase == "training")``."""
+    file = main_file()
+    return None if file is None else _mode_line(name, file)
+
+
+@lru_cache(maxsize=64)
+def _mode_line(name: str, file: str) -> str | None:
+    tree = tree_of(file) or ast.Module([], [])
+    found = []
+    for call in _calls_of(name, ("train", "eval"), tree):
+        given = [*call.args, *(one.value for one in call.keywords)]
+        if last_name(call.func) == "eval":
+            return None
+        if given and not isinstance(given[0], ast.Constant):
+            found.append(f"{shown(file)}:{call.lineno}")
+    return found[0] if len(found) == 1 else None
+
+
+def train_line(name: str, line: str | None) -> str | None:
+    """Return the line that puts a variable, or an attribute, into train mode in every call of the
+    function of the main module's file with this line, above it.
+
+    Args:
+        line: a line of the script, as ``train.py:31``.
+    """
+    file, tree = main_text() or ("", ast.Module([], []))
+    number = (line or "").removeprefix(f"{shown(file)}:")
+    if not number.isdigit():
+        return None
+    scope = innermost(tree, int(number))
+    for one in scope.body if isinstance(scope, ast.FunctionDef) else ():
+        if one.lineno >= int(number):
+            break
+        match one:
+            case ast.Expr(value=ast.Call(args=[], keywords=[]) as call) if call in _calls_of(
+                name, ("train",), scope
+            ):
+                return f"{shown(file)}:{one.lineno}"
+    return None
+
+
+def _calls_of(name: str, methods: tuple[str, ...], tree: ast.AST) -> list[ast.Call]:
+    """Return the calls of these methods of a variable, or of an attribute."""
+    return [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Call)
+        and isinstance(one.func, ast.Attribute)
+        and one.func.attr in methods
+        and last_name(one.func.value) == name
+    ]
+
+
 def written_call(name: str, method: str) -> str | None:
     """Return the line of the call in the main module's file."""
     file = main_file()
