@@ -55,6 +55,7 @@ RULE = Rule(
         Threshold("short_factor", 30, "the median factor for a run of fewer than `history` steps"),
     ),
     runs=Runs(loop=True),
+    explains_as=(("bound", ("GS104", "GS605", "GS612")),),
 )
 
 
@@ -77,6 +78,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             severity="info" if mild else None,
             value=one.factor,
             limit=limits.of("factor"),
+            cause=None if mild else "bound",
             location=one.location,
         )
         yield at(finding, loop)

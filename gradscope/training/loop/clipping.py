@@ -15,6 +15,7 @@ import torch
 
 from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import LoopClipping
+from gradscope.training.loop.script_lines import bound_line
 
 #: Number of latest factors kept, and of norms that may wait to be read.
 _KEPT, _WAITING = 128, 32
@@ -104,7 +105,7 @@ class Clipping:
                         shortened=sum(factor > 1 for factor in known.factors),
                         factor=median(known.factors),
                         bound=known.bound,
-                        location=known.location,
+                        location=bound_line(known.location) or known.location,
                     )
                 )
         return found

@@ -312,6 +312,35 @@ def freezing_line() -> str | None:
     return written_in_main(_FREEZES)
 
 
+#: Arguments of libraries with the bound of the gradients' norm.
+_BOUNDS = ("gradient_clip_val", "max_grad_norm")
+
+
+def bound_line(clipped: str | None) -> str | None:
+    """Return the line of the main module's file that gives a library the bound of its clipping: if
+    a parameter of a function is given, that of the function's only call; None if the text shows no
+    single one.
+
+    Args:
+        clipped: the line that clips, as ``train.py:31``; None is returned if it clips itself.
+    """
+    file, tree = main_text() or ("", ast.Module([], []))
+    number = (clipped or "").removeprefix(f"{shown(file)}:")
+    if not number.isdigit() or "clip" in linecache.getline(file, int(number)):
+        return None
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call)]
+    given = [one for call in calls for one in call.keywords if one.arg in _BOUNDS]
+    if len(given) != 1:
+        return None
+    line, scope = given[0].value.lineno, innermost(tree, given[0].value.lineno)
+    if isinstance(scope, ast.FunctionDef) and isinstance(given[0].value, ast.Name):
+        arguments = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs]
+        if given[0].value.id in {one.arg for one in arguments}:
+            outer = [call.lineno for call in calls if last_name(call.func) == scope.name]
+            line = outer[0] if len(outer) == 1 else line
+    return f"{shown(file)}:{line}"
+
+
 def mode_line(name: str) -> str | None:
     """Return the only line of the main module's file that sets the mode of a variable, or of an
     attribute, to the value of an expression: ``net.train(phase == "training")``."""
