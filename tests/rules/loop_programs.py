@@ -55,6 +55,213 @@ class LoopProgram:
 
 
 BROKEN = {
+    "a copy's gradients are clipped": LoopProgram(
+        "GS808", ("the clipped parameters are held by no optimizer",), """
+        import copy
+        mean = copy.deepcopy(net)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            nn.utils.clip_grad_norm_(mean.parameters(), 1.0)  # broken # here
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # mended
+            optimizer.step()
+            with torch.no_grad():
+                for old, new in zip(mean.parameters(), net.parameters()):
+                    old.lerp_(new, 0.1)
+            mean(inputs)
+        """),
+    "a mode that no phase has": LoopProgram(
+        "GS809", ("trains in eval mode in all 12 steps",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def run(phase, count):
+            net.train(phase == "fit")  # broken # here
+            net.train(phase == "train")  # mended
+            for step in range(count):
+                inputs, labels = batch(step)
+                with torch.set_grad_enabled(phase == "train"):
+                    loss = F.cross_entropy(net(inputs), labels)
+                if phase == "train":
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+
+        for epoch in range(3):
+            run("train", 4)
+            run("test", 2)
+        """, "net"),
+    "an encoder in eval mode since its size was asked for": LoopProgram(
+        "GS809", ("`encoder` trains in eval mode in all 12 steps, though `net` is in train",), """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.encoder = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+                self.encoder.eval()  # here
+                with torch.no_grad():
+                    width = self.encoder(torch.zeros(1, 4)).shape[1]
+                self.encoder.train()  # mended
+                self.head = nn.Linear(width, 2)
+
+            def forward(self, given):
+                return self.head(self.encoder(given))
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """, "encoder"),
+    "a step that always trains, also in the evaluation": LoopProgram(
+        "GS810", ("batch normalization updates its statistics",), """
+        net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def take(inputs, labels, learn):
+            net.train()  # broken # here
+            net.train(learn)  # mended
+            loss = F.cross_entropy(net(inputs), labels)
+            if learn:
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+        for epoch in range(4):
+            for step in range(4):
+                take(*batch(step), True)
+            net.eval()
+            with torch.no_grad():
+                take(*batch(5), False)
+        """, "net"),
+    "milestones in epochs, passed in as many batches": LoopProgram(
+        "GS811", ("from 0.1000 to 0.01000 within 4 steps of 64", "milestones=[2, 4]"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.316228)
+        for epoch in range(8):
+            for inputs, labels in DataLoader(TensorDataset(x, y), 8, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                schedule.step()  # broken # here
+            schedule.step()  # mended
+        """, "schedule"),
+    "a norm that is only measured, after the step": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), float("inf"))
+        """,
+    "milestones in steps": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 16], gamma=0.3)
+        for epoch in range(4):
+            for inputs, labels in DataLoader(TensorDataset(x, y), 8, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                schedule.step()
+        """,
+    "milestones of one step an epoch": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.3)
+        for epoch in range(60):
+            for inputs, labels in DataLoader(TensorDataset(x, y), 64, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                schedule.step()
+        """,
+    "batch norms in eval mode one by one": """
+        net = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            for module in net.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    module.eval()
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a model whose own `train` keeps its stem in eval mode": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stem = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+                self.head = nn.Linear(8, 2)
+
+            def train(self, mode=True):
+                super().train(mode)
+                self.stem.eval()
+                return self
+
+            def forward(self, given):
+                return self.head(self.stem(given))
+
+        net = Net().train()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a stem in eval mode that has seen data": """
+        net = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+        )
+        with torch.no_grad():
+            net[0](x)
+        net[0].eval()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a frozen stem in eval mode": """
+        net = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+        )
+        net[0].requires_grad_(False).eval()
+        optimizer = torch.optim.SGD(net[1].parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a target in eval mode that nothing trains": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.target = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+                self.target.eval()
+                self.online = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+
+            def forward(self, given):
+                with torch.no_grad():
+                    aim = self.target(given)
+                return self.online(given), aim
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.online.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.mse_loss(*net(inputs)).backward()
+            optimizer.step()
+        """,
     "a body that would be unfrozen later than the run ends": LoopProgram(
         "GS823", ("holds 2 parameters that stayed frozen", "unfreezes parameters if `step >= 100`"),
         """
@@ -797,6 +1004,119 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a norm that is only measured, after the step": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            norm = nn.utils.clip_grad_norm_(net.parameters(), float("inf"))
+        """,
+    "milestones in steps": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 16], gamma=0.3)
+        for epoch in range(4):
+            for inputs, labels in DataLoader(TensorDataset(x, y), 8, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                schedule.step()
+        """,
+    "milestones of one step an epoch": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.3)
+        for epoch in range(60):
+            for inputs, labels in DataLoader(TensorDataset(x, y), 64, shuffle=True):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                schedule.step()
+        """,
+    "batch norms in eval mode one by one": """
+        net = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            for module in net.modules():
+                if isinstance(module, nn.BatchNorm1d):
+                    module.eval()
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a model whose own `train` keeps its stem in eval mode": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stem = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+                self.head = nn.Linear(8, 2)
+
+            def train(self, mode=True):
+                super().train(mode)
+                self.stem.eval()
+                return self
+
+            def forward(self, given):
+                return self.head(self.stem(given))
+
+        net = Net().train()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a stem in eval mode that has seen data": """
+        net = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+        )
+        with torch.no_grad():
+            net[0](x)
+        net[0].eval()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a frozen stem in eval mode": """
+        net = nn.Sequential(
+            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
+        )
+        net[0].requires_grad_(False).eval()
+        optimizer = torch.optim.SGD(net[1].parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a target in eval mode that nothing trains": """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.target = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+                self.target.eval()
+                self.online = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+
+            def forward(self, given):
+                with torch.no_grad():
+                    aim = self.target(given)
+                return self.online(given), aim
+
+        net = Net()
+        optimizer = torch.optim.SGD(net.online.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.mse_loss(*net(inputs)).backward()
+            optimizer.step()
+        """,
     "a frozen body, by its name": """
         for name, parameter in net.named_parameters():
             parameter.requires_grad = name.startswith("2") or len(name) == 0

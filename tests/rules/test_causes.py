@@ -9,8 +9,9 @@ import pytest
 
 from gradscope.records.answers import NonFiniteOrigin
 from gradscope.records.report import Finding
+from gradscope.records.tensors import TensorStats
 from gradscope.records.training import TrainingFinding
-from gradscope.rules import Cause, explanations, folded, is_exact, rule_book
+from gradscope.rules import Cause, Rule, explanations, folded, is_exact, rule_book
 
 SEVERITIES = {rule.code: rule.severity for rule in rule_book()}
 
@@ -98,6 +99,31 @@ def test_symptoms_of_symptoms_are_the_first_causes() -> None:
     assert codes(rate, gone, plateau) == [("GS806", ["GS608", "GS603"])]
 
 
+def test_clipping_without_effect_explains_a_divergence_of_its_optimizer() -> None:
+    def clip(cause: str, parameters: tuple[tuple[int, str], ...] | None = None) -> TrainingFinding:
+        made = found("GS808", "opt", parameters=parameters)
+        return replace(made, finding=replace(made.finding, cause=cause))
+
+    steps, nan = found("GS621", "opt", first=4), found("GS301", first=4)
+    large = TensorStats((4,), "float32", 4, min=-1e30, max=2.0)
+    grown = replace(nan, origin=NonFiniteOrigin("inf", "loss", "message", inputs=(large,)))
+    zero = TensorStats((4,), "float32", 4, min=0.0, max=2.0)
+    log = replace(nan, origin=NonFiniteOrigin("inf", "loss", "message", inputs=(zero,)))
+    assert codes(clip("used"), steps, log) == [("GS808", ["GS301", "GS621"])]
+    assert codes(clip("foreign"), grown) == [("GS808", ["GS301"])]
+    # An operation that makes an Inf of ordinary numbers is at fault itself.
+    assert codes(clip("used"), log) == [("GS301", []), ("GS808", [])]
+    assert codes(clip("used"), nan) == [("GS301", []), ("GS808", [])]
+    # Clipping that is too tight makes nothing grow, and none makes Adam's steps shorter.
+    assert codes(clip("scaled"), grown) == [("GS301", []), ("GS808", [])]
+    assert codes(clip("used, Adam"), steps) == [("GS621", []), ("GS808", [])]
+    # Of several optimizers, its own alone.
+    own = clip("used", (WEIGHT,))
+    assert codes(own, steps) == [("GS808", ["GS621"])]
+    assert codes(own, found("GS621", "other")) == [("GS621", []), ("GS808", [])]
+    assert codes(own, grown) == [("GS301", []), ("GS808", [])]
+
+
 def test_of_several_causes_the_worst_has_the_symptom() -> None:
     warning, error = found("GS811", "sched"), found("GS816", first=2)
     plateau = found("GS603", "opt", first=30)
@@ -151,10 +177,14 @@ def test_a_code_of_another_version_is_a_cause() -> None:
     assert codes(found("GS999", severity="error"), found("GS603")) == [("GS999", []), ("GS603", [])]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in rule_book() if rule.explains], ids=str)
+def _explained(rule: Rule) -> tuple[str, ...]:
+    return (*rule.explains, *(code for _, codes in rule.explains_as for code in codes))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rule_book() if _explained(rule)], ids=str)
 def test_what_a_rule_explains_are_rules_and_none_explains_it_in_turn(rule) -> None:
-    book = {one.code: one.explains for one in rule_book()}
-    assert all(any(code.startswith(start) for code in book) for start in rule.explains)
+    book = {one.code: _explained(one) for one in rule_book()}
+    assert all(any(code.startswith(start) for code in book) for start in _explained(rule))
     reached, left = set(), [rule.code]
     while left:
         starts = book[left.pop()]

@@ -53,6 +53,33 @@ def test_shuffles(monkeypatch):
         assert not _read(text + pairs, script_text.shuffled_apart, monkeypatch), name
 
 
+_TRAINER = """
+def fit(bound, epochs):
+    return Trainer(max_epochs=epochs, gradient_clip_val={given})
+trainer = fit(1e-5, 3)
+trainer.fit(net)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "line"),
+    [
+        ("bound", "", "a.py:4"),
+        ("0.5", "", "a.py:3"),
+        ("bound", "fit(1, 2)", "a.py:3"),
+        ("bound", "Arguments(max_grad_norm=1.0)", None),
+    ],
+)
+def test_the_line_of_a_bound(given, more, line, tmp_path, monkeypatch):
+    text, file = _TRAINER.format(given=given) + more, tmp_path / "a.py"
+    file.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(script_lines, "main_text", lambda: (str(file), ast.parse(text)))
+    assert script_lines.bound_line("a.py:5") == line
+    assert script_lines.bound_line("a.py:3") is None  # a line of the script that clips
+    assert script_lines.bound_line("b.py:5") is script_lines.bound_line(None) is None
+
+
 UNPAIRED = ("source, target = load()", "x, y = two_domains()", "x, y = unpaired(3)")
 
 

@@ -336,7 +336,9 @@ def bound_line(clipped: str | None) -> str | None:
     if isinstance(scope, ast.FunctionDef) and isinstance(given[0].value, ast.Name):
         arguments = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs]
         if given[0].value.id in {one.arg for one in arguments}:
-            outer = [call.lineno for call in calls if last_name(call.func) == scope.name]
+            kind = ast.Name if scope in tree.body else ast.Attribute  # a function, or a method
+            named = [one for one in calls if last_name(one.func) == scope.name]
+            outer = [one.lineno for one in named if isinstance(one.func, kind)]
             line = outer[0] if len(outer) == 1 else line
     return f"{shown(file)}:{line}"
 
