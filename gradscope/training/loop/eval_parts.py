@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from gradscope.capture.names import modules_by_name
+from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.script_lines import written_call
 from gradscope.training.models import Model, Models
@@ -108,6 +109,8 @@ def _decides(module: nn.Module) -> bool:
 def _is_initial(norm: _NormBase) -> bool:
     """Return True if a layer's running statistics are those that its constructor sets."""
     mean, variance, batches = norm.running_mean, norm.running_var, norm.num_batches_tracked
-    if mean is None or variance is None or batches is None or mean.is_meta:
+    if mean is None or variance is None or batches is None:
+        return False
+    if mean.is_meta or is_spread(mean):  # to read it, every process would have to
         return False
     return int(batches) == 0 and not bool(mean.any()) and bool((variance == 1).all())
