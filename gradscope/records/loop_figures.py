@@ -553,7 +553,7 @@ class LoopTokens:
             - ``unanswered``: each counted target is the next token, and in each sequence they come
               before all ignored ones, which are real tokens
         future: True if a replay shows that outputs depend on later tokens; None without a replay.
-        past: the same for earlier tokens.
+        past, own: the same for earlier tokens, and for the token at the output's position.
         targets: the number of targets; ``padding``: the number of targets at padding, if all of
         them are one class that no other target has. pad, pad_class: the token of the padding, and
         that class.
@@ -576,6 +576,7 @@ class LoopTokens:
     unended: int = 0
     future: bool | None = None
     past: bool | None = None
+    own: bool | None = None
     targets: int = 0
     padding: int = 0
     pad: int = 0

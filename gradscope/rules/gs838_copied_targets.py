@@ -16,9 +16,10 @@ RULE = Rule(
         "Compares the targets of a classification with the model's input tokens, in the sampled "
         "steps. If each target that is not ignored equals the token at its position, it replays "
         "one call with other tokens, in eval mode, before the update. It fires if outputs depend "
-        "on earlier tokens and on no later one: such a model predicts the next token, which "
-        "should be the target. A model that sees all tokens, such as an autoencoder or a masked "
-        "language model, does not count."
+        "on the token at their position, on earlier tokens and on no later one: such a model "
+        "predicts the next token, which should be the target. A model that sees all tokens, such "
+        "as an autoencoder or a masked language model, does not count, nor does a decoder that "
+        "shifts the tokens itself."
     ),
     why=(
         "The model learns to copy its input: the loss falls to 0, and generation repeats the "
@@ -46,6 +47,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if one.batches < limits["batches"] or one.copied < one.batches:
             continue
         if one.following == one.batches or one.future is not False or not one.past:
+            continue
+        if not one.own:  # the model shifts the tokens itself, as a decoder with teacher forcing
             continue
         name = names.get(one.model, "")
         yield RULE.in_loop(

@@ -168,6 +168,21 @@ BROKEN = {
     ),
 }
 HEALTHY = {
+    "a decoder that shifts its targets itself": f"""
+        class Decoder(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.embedding, self.head = nn.Embedding(11, 16), nn.Linear(16, 11)
+                self.gru = nn.GRU(16, 16, batch_first=True)
+
+            def forward(self, state, targets):
+                tokens = F.pad(targets[:, :-1], (1, 0))
+                return self.head(self.gru(self.embedding(tokens), state)[0])
+
+        net, source = Decoder(), torch.randn(1, 16, 16)
+        data = torch.randint(1, 11, (16, 9)){_TRAIN}
+            loss = F.cross_entropy(net(source, data).view(-1, 11), data.reshape(-1))
+{_END}""",
     "a second loss for the token after the next": f"""
 {_TOKENS}
         class Two(Net):

@@ -45,11 +45,14 @@ class Seen:
     """The dependence of outputs on later and on earlier tokens, with the line of the first
     attention operation.
 
-    ``past`` is None if it was not tested.
+    Attributes:
+        past: None if it was not tested.
+        own: True if an output depends on the token at its own position, or on later ones.
     """
 
     future: bool
     past: bool | None
+    own: bool
     location: str | None
 
 
@@ -78,6 +81,7 @@ def replayed(
         return None
     noise = _ROUNDING * float(base.square().mean().sqrt())
     future, past, first = _change(base[:, :half], later[:, :half]), None, _FirstAttention()
+    own = _change(base[:, half], later[:, half])  # the first token that was changed
     if memory or future > noise:
         with first:
             again = _scores(call, place, axis, classes, None)
@@ -89,7 +93,7 @@ def replayed(
         if earlier is None:
             return None
         past = _change(base[:, half:], earlier[:, half:]) > noise
-    return None if call.drew else Seen(future > noise, past, first.location)
+    return None if call.drew else Seen(future > noise, past, own > noise, first.location)
 
 
 def _change(one: torch.Tensor, other: torch.Tensor) -> float:
@@ -302,7 +306,8 @@ class TokenTargets:
                 model=model, batches=one.batches, copied=one.copied, following=one.following,
                 skipping=one.skipping, unended=one.unended,
                 future=None if seen is None else seen.future,
-                past=None if seen is None else seen.past, targets=one.targets,
+                past=None if seen is None else seen.past,
+                own=None if seen is None else seen.own, targets=one.targets,
                 padding=one.padding if one.padded else 0, pad=one.pad, pad_class=one.pad_class,
                 unanswered=one.unanswered,
                 ignored_at=ignored_at(one.ignored) if one.unanswered else None,
