@@ -18,7 +18,13 @@ from gradscope.explain.shared.frames import last_name, nearest, shown, tree_of
 from gradscope.records.loop import LoopEvent, LoopScheduler, Round
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.discovery import variable_name
-from gradscope.training.loop.script_lines import ScriptLine, call_of, script_line, script_place
+from gradscope.training.loop.script_lines import (
+    ScriptLine,
+    call_of,
+    script_line,
+    script_place,
+    set_elsewhere,
+)
 
 #: Number of events kept in a round, and of kinds of rounds: a regular loop has few of either.
 _LONGEST, _MOST = 64, 256
@@ -147,7 +153,9 @@ class Schedulers:
                 seen.record = LoopScheduler(
                     name=name,
                     kind=type(scheduler).__name__,
-                    location=(call_of(name, "step", seen.made.file) if seen.made else None) or made,
+                    location=(call_of(name, "step", seen.made.file) if seen.made else None)
+                    or set_elsewhere(name, seen.made)  # where a function of the script made it
+                    or made,
                     made=made,
                     warmup=_warmup(seen.made.file) if seen.made else None,
                     target=_target(inner(scheduler.optimizer)),
