@@ -12,9 +12,9 @@ RULE = Rule(
     severity="warning",
     summary="the same gradient is added twice, or used by two steps",
     what=(
-        "Finds two cases: a backward that starts at the same tensor as the one before, or at a "
-        "sum with that tensor as a term, without `zero_grad` in between; and a step without a "
-        "backward since the last step, on unchanged gradients."
+        "Finds two cases: a backward that starts at the same tensor as an earlier one, or at a "
+        "sum with that tensor as a term, while the gradients of the earlier one are there; and a "
+        "step without a backward since the last step, on unchanged gradients."
     ),
     why=(
         "Two backwards of one loss double its gradients. A step on old gradients repeats a "
@@ -27,6 +27,9 @@ RULE = Rule(
     ),
     thresholds=(Threshold("share", 0.3, "share of the steps, above which it fires", CHOSEN),),
     runs=Runs(loop=True),
+    explains=("GS102", "GS104", "GS601", "GS602", "GS603", "GS604", "GS607", "GS613", "GS621"),
+    # The first step still has the weights that the script made.
+    explains_later=("GS103", "GS201", "GS203", "GS301", "GS513"),
 )
 
 
@@ -34,13 +37,12 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for backwards, and one for each optimizer."""
     count, first, event, before = _repeated(loop)
     if event is not None and enough(loop, count) and count > limits["share"] * loop.steps:
+        message, advice = _words(event, before, in_steps(count, loop.steps))
         yield RULE.in_loop(
             loop,
             "",
-            "`backward` runs twice on the same loss before the step "
-            f"{in_steps(count, loop.steps)}{_alone(event, before)}: its gradients are added "
-            "twice.",
-            advice="Call `backward` once for each loss; add losses before it.",
+            message,
+            advice=advice,
             value=float(count),
             threshold=limits["share"],
             cause="backward",
@@ -66,12 +68,23 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         )
 
 
-def _alone(event: LoopEvent, before: LoopEvent | None) -> str:
-    """Return the words for a loss that goes backward alone, then as a term of another."""
-    if "part" not in event.facts:
-        return ""
-    where = f", at {before.location}" if before is not None and before.location else ""
-    return f", alone{where}, and as a term of the loss at {event.location}"
+def _words(event: LoopEvent, before: LoopEvent | None, steps: str) -> tuple[str, str]:
+    """Return the message and the advice for a second backward, and the one before it."""
+    if "part" in event.facts and before is not None and before.location == event.location:
+        return (
+            f"`backward` runs on a running sum of losses before the step {steps}, again after "
+            "each further term: the gradients of the earlier terms are added each time.",
+            "Call `backward` once, on the whole sum: after the loop that adds the losses.",
+        )
+    alone = ""
+    if "part" in event.facts:
+        where = f", at {before.location}" if before is not None and before.location else ""
+        alone = f", alone{where}, and as a term of the loss at {event.location}"
+    return (
+        f"`backward` runs twice on the same loss before the step {steps}{alone}: its gradients "
+        "are added twice.",
+        "Call `backward` once for each loss; add losses before it.",
+    )
 
 
 def _repeated(loop: LoopRecord) -> tuple[int, int, LoopEvent | None, LoopEvent | None]:

@@ -91,6 +91,13 @@ def test_a_nan_explains_what_comes_with_it_and_after_it() -> None:
     ]
 
 
+def test_a_repeated_gradient_explains_a_nan_of_a_later_step() -> None:
+    """The first step still has the weights that the script made."""
+    repeated = found("GS815", "")
+    assert codes(found("GS301", first=26), repeated) == [("GS815", ["GS301"])]
+    assert codes(found("GS301", first=1), repeated) == [("GS301", []), ("GS815", [])]
+
+
 def test_symptoms_of_symptoms_are_the_first_causes() -> None:
     """A rate of zero explains a rate that is gone, and that a layer that stands still."""
     rate, gone = found("GS806", "opt", parameters=(WEIGHT,)), found("GS608", "opt")

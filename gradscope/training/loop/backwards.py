@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.explain.shared.frames import in_library, is_hidden, shown, tree_of
 from gradscope.records.loop_figures import Course
 from gradscope.rules import Blocks
@@ -20,7 +19,15 @@ from gradscope.training.loop.loss_walk import operations
 
 _EXACT = frozenset({torch.float32, torch.float64})
 _LEAF, _REPEATED = frozenset({"leaf"}), frozenset({"repeated"})
-_PART = frozenset({"part"})
+#: In the metadata of a node, which lives as long as the node.
+_KEY, _OF_CALL, _STARTED = "gradscope.step", "gradscope.call", "gradscope.backward"
+_PART, _NOTHING = frozenset({"part"}), frozenset[str]()
+
+
+class _Token:
+    """A token: it lives as long as the node that holds it."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Losses:
@@ -28,8 +35,9 @@ class Losses:
 
     Facts of a backward:
 
-    - "repeated": it begins with the same tensor as the one before, and adds the same gradients
-    - "part": a term of this loss is the tensor that the backward before started from
+    - "repeated": it begins with the same tensor as an earlier one since gradients were cleared,
+      and adds the same gradients
+    - "part": a term of this loss is the tensor that such a backward started from
     - "leaf": no operation made its loss, as for ``torch.tensor(loss.item())``
 
     Attributes:
@@ -45,7 +53,9 @@ class Losses:
         self.same = 0
         self.first: float | None = None
         self._differs = False
-        self._latest: RememberedTensor | None = None
+        #: On the nodes where backwards started since gradients were cleared: a sum keeps the node
+        #: of its term alive, though not the tensor.
+        self._mark: weakref.ref[_Token] | None = None
         self._count = 0
         self._blocks = Blocks(self.BLOCK)
 
@@ -63,24 +73,25 @@ class Losses:
             exact = any(getattr(one, "dtype", None) in _EXACT for one in roots)
             self._compare(loss if exact else None)
         if not roots:
-            self._latest = None
+            self._mark = None
             return _LEAF
-        if len(roots) != 1 or not isinstance(roots[0], torch.Tensor):
-            self._latest = None
-            return frozenset()
-        root = roots[0]
-        latest = None if self._latest is None else self._latest()
-        if latest is root:
-            return _REPEATED
-        self._latest = remembered(root)
-        node, before = root.grad_fn, None if latest is None else latest.grad_fn
-        if node is None or before is None:
-            return frozenset()
-        return _PART if any(one is before for one in operations(node)) else frozenset()
+        node = roots[0].grad_fn if isinstance(roots[0], torch.Tensor) else None
+        if len(roots) != 1 or node is None:
+            self._mark = None
+            return _NOTHING
+        facts, mark = _NOTHING, None if self._mark is None else self._mark()
+        if mark is not None:
+            if _metadata(node).get(_STARTED) is mark:
+                return _REPEATED
+            if any(_metadata(one).get(_STARTED) is mark for one in operations(node)):
+                facts = _PART
+        mark = mark or _Token()  # the last is dead if no graph of those backwards is left
+        self._mark, _metadata(node)[_STARTED] = weakref.ref(mark), mark
+        return facts
 
     def cleared(self) -> None:
         """Note cleared gradients: a later backward adds nothing twice."""
-        self._latest = None
+        self._mark = None
 
     def _compare(self, loss: float | None) -> None:
         if self.same == 0:
@@ -93,16 +104,9 @@ class Losses:
 
 #: Number of known steps, and of nodes to visit from a variable, at most.
 _MOST, _NODES = 4096, 64
+
+
 #: In the metadata of a node, which lives as long as the node.
-_KEY, _OF_CALL = "gradscope.step", "gradscope.call"
-
-
-class _Token:
-    """A token: it lives as long as the node that holds it."""
-
-    __slots__ = ("__weakref__",)
-
-
 class KeptGraphs:
     """Attaches a token to the node of each loss, and checks which tokens are alive."""
 

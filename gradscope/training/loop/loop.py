@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, SequentialSampler
 
+from gradscope.capture.shards import is_spread
 from gradscope.nesting import find
 from gradscope.records.loop import LoopCause, LoopModel, LoopRecord
 from gradscope.records.loop_figures import LoopFact
@@ -66,6 +67,8 @@ from gradscope.training.models import Model, Models
 from gradscope.training.optimizers import ObservedOptimizer, Optimizers
 
 _NOTHING: frozenset[str] = frozenset()
+#: Facts of a backward that adds the same gradients again.
+_AGAIN = frozenset({"repeated", "part"})
 
 
 class Loop:
@@ -327,6 +330,8 @@ class Loop:
         if loss is not None and scale:
             loss = loss / scale
         facts = self._losses.backward_begins(roots, loss)
+        if facts & _AGAIN and not self._has_gradients():
+            facts -= _AGAIN  # the script cleared them itself
         line = self._rounds.add("backward", "", facts).location
         self.optimizer_uses.count_unused(self._last_backward)
         for _, known in self.optimizer_uses:
@@ -534,6 +539,13 @@ class Loop:
                 held = {id(one) for one in self._optimizers.known(optimizer).held}
                 found |= held - (mine.parameters.without or set())
         return found
+
+    def _has_gradients(self) -> bool:
+        """Return True if a parameter of an optimizer has a gradient other than zero, or there is no
+        optimizer."""
+        held = self._optimizers.held()
+        given = [p.grad for p in held if p.grad is not None]
+        return not held or any(is_spread(one) or bool(one.detach().any()) for one in given)
 
     def _same_batch(self) -> int:
         """Return the number of calls with equal inputs; of layers, if the loader's draws agree."""
