@@ -138,6 +138,11 @@ class LoopFact:
             - "eval-part": the part ``name`` of ``model`` is in eval mode in every call with
               gradients, though the model is in train mode and the part's parameters train; its
               ``count`` batch norms have still their initial running statistics
+            - "growing-sum": the variable ``name`` holds a sum or a list with the graphs of
+              ``count`` steps since a step (the figure), which no backward has used
+            - "carried-graph": the graph of a loss contains nodes from between each of ``count``
+              earlier backwards, since one of this number (the figure); ``name`` is the variable
+              that carries them
             - "index-as-value": a target of Q-learning in the text, ``words``, uses the index
               of the best action
         name, model: of a module and of its model; "" without one.

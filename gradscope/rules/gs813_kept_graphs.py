@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradscope.records.loop import LoopRecord
 from gradscope.rules._loop import LoopFindings
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
@@ -15,8 +17,10 @@ RULE = Rule(
     what=(
         "Marks the graph of each step's loss, and counts those that are still alive. A script "
         "normally holds the last one or two. It fires if nearly all graphs since some step are "
-        "alive, or the graphs of as many calls in eval mode. It names the variable that holds "
-        "them."
+        "alive, or the graphs of as many calls in eval mode. It also fires if a variable's sum "
+        "or list holds the graphs of as many steps, grows at each search, and no backward uses "
+        "it; and if the graph of each loss contains those of all earlier ones, at the 16th, 32nd "
+        "and 64th backward. It names the variable that holds them."
     ),
     why="Memory grows with every step, until it runs out.",
     fix=(
@@ -36,6 +40,9 @@ RULE = Rule(
     runs=Runs(loop=True),
 )
 
+#: So many times more graphs are needed in a script that was cut short.
+_LONG = 8
+
 
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for a run."""
@@ -43,7 +50,8 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     # Before the first step ends, all backwards belong to it, and gradscope itself still observes
     # it.
     if loop.kept_graphs < least or not loop.steps:
-        yield from _evaluations(loop, limits)
+        others = list(_evaluations(loop, limits)) or list(_carried(loop, limits))
+        yield from others or _sums(loop, limits)
         return
     name, where = loop.kept_by or ("", None)
     by = f" by `{name}`" if name else ""
@@ -80,3 +88,48 @@ def _evaluations(loop: LoopRecord, limits: Limits) -> LoopFindings:
         location=where,
         first=since,
     )
+
+
+def _carried(loop: LoopRecord, limits: Limits) -> LoopFindings:
+    """Yield the finding on a state that is carried from step to step with its graph."""
+    for one in loop.facts_of("carried-graph"):
+        by = f"`{one.name}` carries the graphs" if one.name else "The graphs"
+        found = RULE.in_loop(
+            loop,
+            one.name,
+            f"{by} of all earlier steps into each loss: `backward` walked through "
+            f"{plural(one.count, 'step')} at the last check, and takes longer and more memory at "
+            "each step.",
+            advice=f"Cut the graph before each step: `{one.name} = {one.name}.detach()`."
+            if one.name
+            else "Cut the graph before each step: `state = state.detach()`.",
+            value=float(one.count),
+            limit=limits.of("graphs"),
+            cause="carried",
+            location=one.location,
+        )
+        # Without an optimizer, each backward is a step.
+        yield replace(found, steps=((1, loop.steps or loop.backwards),))
+
+
+def _sums(loop: LoopRecord, limits: Limits) -> LoopFindings:
+    """Yield the findings on sums of tensors that no backward uses, once the script has ended."""
+    # A script that was cut short may still have used a short one.
+    least = limits["graphs"] * (_LONG if loop.cut else 1)
+    for one in loop.facts_of("growing-sum") if loop.ended else ():
+        if one.count < least:
+            continue
+        first = int(one.figures[0])
+        yield RULE.in_loop(
+            loop,
+            one.name,
+            f"the graphs of {plural(one.count, 'step')}, since step {first:,}, are kept alive by "
+            f"`{one.name}`: memory grows with every step.",
+            advice=f"Keep a number in `{one.name}`: that of `.item()`, or a tensor after "
+            "`.detach()`; compute it under `torch.no_grad()` if no loss needs it.",
+            value=float(one.count),
+            limit=limits.of("graphs"),
+            cause="sum",
+            location=one.location,
+            first=first,
+        )

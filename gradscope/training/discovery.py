@@ -11,7 +11,15 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from types import FrameType, GetSetDescriptorType, MemberDescriptorType, MethodType, ModuleType
+from dataclasses import dataclass
+from types import (
+    CodeType,
+    FrameType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -26,6 +34,8 @@ _LIBRARIES = ("torch", "gradscope", "runpy")
 _ATTRIBUTES = (GetSetDescriptorType, MemberDescriptorType)
 #: Usual name of a method's object.
 _NO_NAMES = ("self", "cls")
+#: The depth of a search through objects, and the number of values that it reads, at most.
+_LEVELS, _VALUES = 3, 4096
 
 
 def outermost_modules(known: Iterable[nn.Module] = ()) -> list[nn.Module]:
@@ -168,17 +178,72 @@ def _same(found: object) -> set[int]:
     return {id(found), id(unwrapped(found)[0])}
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptValue:
+    """A value that the script holds.
+
+    Attributes:
+        path: a variable, or an attribute of the object in one: ``trainer.meter.sum``.
+        value: the value.
+        owner: the class of the object that has the attribute; "" for a variable.
+        code: the function whose variable the path begins with; None for one of the main module.
+    """
+
+    path: str
+    value: Any
+    owner: str
+    code: CodeType | None
+
+
+def script_values() -> Iterator[ScriptValue]:
+    """Yield the values of the script's variables, of the attributes of their objects, and of these
+    objects' own attributes, as many as a search may read."""
+    main = vars(sys.modules["__main__"])
+    scopes: list[tuple[dict[str, Any], CodeType | None]] = [(dict(main), None)]
+    for frame in _frames():
+        if frame.f_globals is not main or frame.f_code.co_flags & inspect.CO_NEWLOCALS:
+            scopes.append((_variables(frame), frame.f_code))
+    count, seen = 0, set[int]()
+    for scope, code in scopes:
+        level = [
+            ScriptValue(name, value, "", code)
+            for name, value in scope.items()
+            if not name.startswith("__")
+        ]
+        for _ in range(_LEVELS):
+            yield from level
+            count += len(level)
+            owners = [one for one in level if id(one.value) not in seen]
+            seen.update(id(one.value) for one in owners)
+            level = []
+            for one in owners:
+                inside = _plain_attributes(one.value)
+                if not inside or count + len(level) + len(inside) > _VALUES:
+                    continue
+                form = "{}[{!r}]" if issubclass(type(one.value), dict) else "{}.{}"
+                kind = type(one.value).__name__
+                for name, value in inside.items():
+                    level.append(ScriptValue(form.format(one.path, name), value, kind, code))
+
+
 def _scopes() -> Iterator[dict[str, Any]]:
     """Yield the local variables of the script's running functions, outermost first."""
+    for frame in _frames():
+        yield _variables(frame)
+
+
+def _frames() -> list[FrameType]:
+    """Return the frames of the script's running functions, outermost first."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         frames.append(frame)
         frame = frame.f_back
-    for one in reversed(frames):
-        module = str(one.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _LIBRARIES:
-            yield _variables(one)
+    return [
+        one
+        for one in reversed(frames)
+        if str(one.f_globals.get("__name__", "")).partition(".")[0] not in _LIBRARIES
+    ]
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:

@@ -230,8 +230,7 @@ class Observer:
         self._calls.close()
         if self._parts.compiled is not None:
             self._parts.compiled.close()
-        self._loop.model_uses.close()
-        self._loop.copies.close()
+        self._loop.close()
         for patches in (self._patches, self._loop_patches):
             if patches is not None:
                 patches.close()
@@ -373,8 +372,7 @@ class Observer:
         self._forbid_spikes("`torch.compile` traces what is called")
         self._parts.sampling.end()
         self._calls.close()
-        self._loop.model_uses.close()
-        self._loop.copies.close()
+        self._loop.close()
         if self._parts.compiled is not None:
             self._search.probe(what)
         self.models.forget_hooks()

@@ -55,6 +55,126 @@ class LoopProgram:
 
 
 BROKEN = {
+    "a running sum of losses goes backward after each term": LoopProgram(
+        "GS815", ("on a running sum of losses", "in all 12 steps"), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores, total = net(inputs), 0.0
+            for term in (F.cross_entropy(scores, labels), scores.square().mean(), scores.std()):
+                total = total + 0.1 * term
+                total.backward(retain_graph=True)  # broken # here
+            total.backward()  # mended
+            optimizer.step()
+        """),
+    "one loss goes backward before and after another": LoopProgram(
+        "GS815", ("`backward` runs twice on the same loss",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs)
+            fit, size = F.cross_entropy(scores, labels), scores.square().mean()
+            fit.backward(retain_graph=True)
+            size.backward(retain_graph=True)
+            fit.backward()  # broken # here
+            optimizer.step()
+        """),
+    "an average keeps the graphs of a number that is only reported": LoopProgram(
+        "GS813", ("are kept alive by `average.total`",), """
+        class Average:
+            def __init__(self):
+                self.total, self.count = 0.0, 0
+
+            def add(self, value):
+                self.total = self.total + value
+                self.count += 1
+
+        def train():
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            average = Average()
+            for step in range(40):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+                after = net[2](net[:2](inputs)).square().mean()
+                average.add(after)  # broken # here
+                average.add(after.item())  # mended
+
+        train()
+        """, "average.total"),
+    "a list keeps outputs that no loss needs": LoopProgram(
+        "GS813", ("are kept alive by `outputs`",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        outputs = []
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            outputs.append(net(x[:4]))  # broken # here
+            outputs.append(net(x[:4]).detach())  # mended
+        """, "outputs"),
+    "a state is carried without detach, by the script's own optimizer": LoopProgram(
+        "GS813", ("`state` carries the graphs of all earlier steps",), """
+        mix, read = torch.randn(4, 4) * 0.3, torch.randn(4, 2) * 0.3
+        weights = [mix.requires_grad_(), read.requires_grad_()]
+
+        def follow(inputs, labels, state):
+            for one in inputs.split(2):
+                state = torch.tanh(one.repeat(4, 1) + state @ mix)
+            return F.cross_entropy(state @ read, labels), state
+
+        def train(state):
+            for step in range(70):
+                inputs, labels = batch(step)
+                state = state.detach()  # mended
+                loss, state = follow(inputs, labels, state)  # here
+                loss.backward(retain_graph=True)
+                for weight in weights:
+                    weight.data.sub_(weight.grad, alpha=0.1)
+                    weight.grad = None
+
+        train(torch.zeros(8, 4))
+        """, "state"),
+    "a state is carried without detach, in an optimizer's loop": LoopProgram(
+        "GS813", ("`memory.state` carries the graphs",), """
+        class Memory:
+            def __init__(self):
+                self.state = torch.zeros(8, 2)
+
+        memory, one = Memory(), nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.01)
+        for step in range(70):
+            inputs, labels = batch(step)
+            memory.state = memory.state.detach()  # mended
+            memory.state = 0.5 * memory.state + one(inputs)  # here
+            optimizer.zero_grad()
+            F.cross_entropy(memory.state, labels).backward(retain_graph=True)
+            optimizer.step()
+        """, "memory.state"),
+    "a scheduler of a function, in the place of which another steps twice": LoopProgram(
+        "GS812", ("`second_scheduler` (StepLR) makes no step",), """
+        def scheduler_of(optimizer):
+            return torch.optim.lr_scheduler.StepLR(optimizer, 1000)
+
+        first = torch.optim.SGD(net[0].parameters(), lr=0.01)
+        second = torch.optim.SGD(net[2].parameters(), lr=0.01)
+        first_scheduler = scheduler_of(first)
+        second_scheduler = scheduler_of(second)  # here
+        schedulers = first_scheduler, first_scheduler  # broken
+        schedulers = first_scheduler, second_scheduler  # mended
+        for step in range(12):
+            inputs, labels = batch(step)
+            first.zero_grad()
+            second.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            for optimizer, scheduler in zip((first, second), schedulers):
+                optimizer.step()
+                scheduler.step()
+        """, "second_scheduler"),
     "a copy's gradients are clipped": LoopProgram(
         "GS808", ("the clipped parameters are held by no optimizer",), """
         import copy
@@ -149,119 +269,6 @@ BROKEN = {
                 schedule.step()  # broken # here
             schedule.step()  # mended
         """, "schedule"),
-    "a norm that is only measured, after the step": """
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for step in range(12):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-            norm = nn.utils.clip_grad_norm_(net.parameters(), float("inf"))
-        """,
-    "milestones in steps": """
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [8, 16], gamma=0.3)
-        for epoch in range(4):
-            for inputs, labels in DataLoader(TensorDataset(x, y), 8, shuffle=True):
-                optimizer.zero_grad()
-                F.cross_entropy(net(inputs), labels).backward()
-                optimizer.step()
-                schedule.step()
-        """,
-    "milestones of one step an epoch": """
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4], gamma=0.3)
-        for epoch in range(60):
-            for inputs, labels in DataLoader(TensorDataset(x, y), 64, shuffle=True):
-                optimizer.zero_grad()
-                F.cross_entropy(net(inputs), labels).backward()
-                optimizer.step()
-                schedule.step()
-        """,
-    "batch norms in eval mode one by one": """
-        net = nn.Sequential(
-            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
-        )
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for step in range(12):
-            for module in net.modules():
-                if isinstance(module, nn.BatchNorm1d):
-                    module.eval()
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-        """,
-    "a model whose own `train` keeps its stem in eval mode": """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.stem = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
-                self.head = nn.Linear(8, 2)
-
-            def train(self, mode=True):
-                super().train(mode)
-                self.stem.eval()
-                return self
-
-            def forward(self, given):
-                return self.head(self.stem(given))
-
-        net = Net().train()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for step in range(12):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-        """,
-    "a stem in eval mode that has seen data": """
-        net = nn.Sequential(
-            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
-        )
-        with torch.no_grad():
-            net[0](x)
-        net[0].eval()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for step in range(12):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-        """,
-    "a frozen stem in eval mode": """
-        net = nn.Sequential(
-            nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, 2)
-        )
-        net[0].requires_grad_(False).eval()
-        optimizer = torch.optim.SGD(net[1].parameters(), lr=0.1)
-        for step in range(12):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.cross_entropy(net(inputs), labels).backward()
-            optimizer.step()
-        """,
-    "a target in eval mode that nothing trains": """
-        class Net(nn.Module):
-            def __init__(self):
-                super().__init__()
-                self.target = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
-                self.target.eval()
-                self.online = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
-
-            def forward(self, given):
-                with torch.no_grad():
-                    aim = self.target(given)
-                return self.online(given), aim
-
-        net = Net()
-        optimizer = torch.optim.SGD(net.online.parameters(), lr=0.1)
-        for step in range(12):
-            inputs, labels = batch(step)
-            optimizer.zero_grad()
-            F.mse_loss(*net(inputs)).backward()
-            optimizer.step()
-        """,
     "a body that would be unfrozen later than the run ends": LoopProgram(
         "GS823", ("holds 2 parameters that stayed frozen", "unfreezes parameters if `step >= 100`"),
         """
@@ -1004,6 +1011,97 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a penalty that is summed over many steps before it goes backward": """
+        scale = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        other = torch.optim.SGD([scale], lr=0.01)
+        penalties, total = [], 0.0
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs)
+            F.cross_entropy(scores, labels).backward()
+            optimizer.step()
+            penalties.append((scores.detach() * scale).square().mean())
+            total = total + (scores.detach() * scale).std()
+        other.zero_grad()
+        (torch.stack(penalties).mean() * 2 + total / 40).backward()
+        other.step()
+        """,
+    "the last outputs in a list of a fixed length": """
+        from collections import deque
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        recent = deque(maxlen=10)
+        for step in range(40):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+            recent.append(net(x[:4]))
+        """,
+    "terms of many passes before one step": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            optimizer.zero_grad()
+            total, terms = 0.0, []
+            for part in range(12):
+                inputs, labels = batch(part)
+                total = total + F.cross_entropy(net(inputs), labels) / 24
+                terms.append(net(inputs).square().mean() / 24)
+            (total + sum(terms)).backward()
+            optimizer.step()
+        """,
+    "a backward through the last steps of a state": """
+        mix = (torch.randn(4, 4) * 0.3).requires_grad_()
+        state, states = torch.zeros(8, 4), []
+        for step in range(140):
+            inputs, labels = batch(step)
+            state = torch.tanh(inputs + state @ mix)
+            states.append(state)
+            F.cross_entropy(state, labels).backward(retain_graph=True)
+            with torch.no_grad():
+                mix.data.sub_(mix.grad, alpha=0.1)
+                mix.grad = None
+            if step % 20 == 19:
+                state = state.detach()
+                states = []
+        """,
+    "losses on one encoding that is made once": """
+        codes = 2 * (x @ torch.eye(4).requires_grad_()).tanh()
+        y = (x[:, 0] > 0).long()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(80):
+            optimizer.zero_grad()
+            rows = torch.randint(64, (8,))
+            F.cross_entropy(net(codes[rows]), y[rows]).backward(retain_graph=True)
+            optimizer.step()
+        """,
+    "gradients of each term that the script takes and removes": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs)
+            terms = F.cross_entropy(scores, labels), scores.square().mean()
+            norms = []
+            for term in terms:
+                term.backward(retain_graph=True)
+                norms.append(net[0].weight.grad.norm())
+                for parameter in net.parameters():
+                    parameter.grad = None
+            (terms[0] / norms[0] + terms[1] / norms[1]).backward()
+            optimizer.step()
+        """,
+    "losses of one encoding that go backward one after the other": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs)
+            for term in (F.cross_entropy(scores, labels), scores.square().mean(), scores.std()):
+                (0.1 * term).backward(retain_graph=True)
+            optimizer.step()
+        """,
     "a norm that is only measured, after the step": """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         for step in range(12):

@@ -34,6 +34,7 @@ from gradscope.training.loop.initial_weights import Adapters, EqualWeights
 from gradscope.training.loop.loads import Checkpoints, Loads
 from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.model_uses import ModelUses
+from gradscope.training.loop.old_graphs import CarriedGraphs, GrowingSums
 from gradscope.training.loop.optimizer_uses import OptimizerUses
 from gradscope.training.loop.parameter_records import ParameterRecords
 from gradscope.training.loop.q_targets import index_targets, inverted_ends, unmasked_targets
@@ -100,6 +101,8 @@ class Loop:
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._triplets, self._flat = Triplets(), FlatActivations()
         self._shared, self._eval_parts = SharedArrays(), EvalParts()
+        self._shared = SharedArrays()
+        self._sums, self._carried = GrowingSums(), CarriedGraphs()
         self._construction = construction = Construction()
         models.registered = construction.modules
         self.optimizer_uses = uses = OptimizerUses(models, optimizers)
@@ -338,6 +341,7 @@ class Loop:
             known.fresh = True
             known.use.backward_begins(line)
         self._last_backward = line
+        self._carried.backward_begins(roots, line)
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
         self._loss_graphs.backward_begins(roots, sampled=sample > 0)
         if sample:
@@ -348,6 +352,7 @@ class Loop:
             self._sample = sample
             self._equal_weights.read(self._models)
             self._shared.read(sample)
+            self._sums.read(sample, self._steps)
             if sample > 1:
                 self._adapters.read(self._models)
 
@@ -416,6 +421,7 @@ class Loop:
     def step_ended(self, optimizer: Optimizer, known: ObservedOptimizer) -> None:
         """Note the end of a step."""
         self._steps += 1
+        self._sums.step_ended()
         mine = self.optimizer_uses[optimizer]
         mine.parameters.step_ended()
         self.model_uses.step_ended()
@@ -432,6 +438,12 @@ class Loop:
         self._loss_graphs.step_ended(known.name)
         self._draws.others.step_ended()
         self._scaled = False
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        self.model_uses.close()
+        self.copies.close()
+        self._sums.close()
 
     # ---------------------------------------------------------------- record
 
@@ -506,6 +518,8 @@ class Loop:
         yield from self._redrawn.facts()
         yield from self._loss_graphs.critics.facts()
         yield from self._eval_parts.facts(self._models, self._trained())
+        yield from self._sums.facts()
+        yield from self._carried.facts()
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)
