@@ -101,7 +101,6 @@ class Loop:
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._triplets, self._flat = Triplets(), FlatActivations()
         self._shared, self._eval_parts = SharedArrays(), EvalParts()
-        self._shared = SharedArrays()
         self._sums, self._carried = GrowingSums(), CarriedGraphs()
         self._construction = construction = Construction()
         models.registered = construction.modules
