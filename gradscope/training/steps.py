@@ -477,7 +477,8 @@ class Steps:
         stepping = [
             id(one) for one in parts.optimizers.alive() if parts.optimizers.known(one).steps
         ]
-        shown = tracer.step_ended(id(optimizer), stepping)
+        held = () if optimizer is None else parts.optimizers.known(optimizer).held
+        shown = tracer.step_ended(id(optimizer), stepping, held)
         parts.sampling.hold(tracer.take_nodes())
         if shown:
             self._judge(self.loop(ended=False))

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +36,45 @@ _EXPLAINED = frozenset({"untrained", "orphan", "idle"})
 
 @dataclass(slots=True)
 class _Missing:
+    """A trace of missing gradients.
+
+    Attributes:
+        losses: the values from which backward started.
+        first: the number of these before the latest step.
+        turns: for each parameter whose optimizer has stepped, the losses since the step before,
+            and the number of values of the trace at its step.
+    """
+
     model: str
     trace: MissingTrace
     losses: list[int | None] = field(default_factory=list)
+    first: int = 0
+    turns: dict[str, tuple[int, tuple[int | None, ...]]] = field(default_factory=dict)
+
+    def stepped(self, held: Collection[nn.Parameter]) -> None:
+        """Note the step of an optimizer of these parameters."""
+        turn = tuple(self.losses[self.first :])
+        if turn:
+            latest = self.trace.length, turn
+            self.turns |= dict.fromkeys(self.trace.among(held), latest)
+        self.first = len(self.losses)
+
+    def answers(self) -> tuple[Answer, ...]:
+        """Return the answers: for a parameter that only losses before other steps reach, why those
+        before its own optimizer's step do not."""
+        answers = self.trace.answers(self.losses)
+        left = self.trace.reached(self.losses)
+        turns: dict[tuple[int, tuple[int | None, ...]], list[str]] = {}
+        for name in left:
+            if name in self.turns:
+                turns.setdefault(self.turns[name], []).append(name)
+        for (length, turn), names in turns.items():
+            unreached = set(names).difference(self.trace.reached(turn))
+            found = self.trace.cuts_before(length, turn, unreached) if unreached else ()
+            answers += found
+            explained = {name for answer in found for name in answer.upstream}
+            left = tuple(name for name in left if name not in explained)
+        return answers + _cleared(left)
 
 
 @dataclass(slots=True)
@@ -184,12 +220,24 @@ class CauseTracer:
         """True if the nodes of the graph must keep the Python stacks of their creation."""
         return self.active and not all(one.found for one in self._zero)
 
-    def step_ended(self, optimizer: int, optimizers: Sequence[int]) -> bool:
+    def step_ended(
+        self,
+        optimizer: int,
+        optimizers: Sequence[int],
+        held: Collection[nn.Parameter] = (),
+    ) -> bool:
         """Note the end of a step; return True if there are new results.
 
         With several optimizers, the first round may use tensors computed before the trace.
+
+        Args:
+            optimizer: the identity of the optimizer.
+            optimizers: the identities of all that step.
+            held: the parameters of the optimizer.
         """
         self._stepped.append(optimizer)
+        for missing in self._missing:
+            missing.stepped(held)
         rounds = 1 if len(optimizers) < 2 else 2
         again = min((self._stepped.count(one) for one in optimizers), default=rounds)
         if again < rounds and len(self._stepped) < _LONGEST:
@@ -202,9 +250,7 @@ class CauseTracer:
         try:
             for missing in self._missing:
                 if missing.losses:
-                    answers = missing.trace.answers(missing.losses)
-                    answers += _cleared(missing.trace.reached(missing.losses))
-                    found += [LoopCause(missing.model, answer) for answer in answers]
+                    found += [LoopCause(missing.model, answer) for answer in missing.answers()]
             for zero in self._zero:
                 zero.trace.forget()
                 answers = zero.trace.answers(seen=zero.steps)

@@ -1007,6 +1007,121 @@ BROKEN = {
             F.cross_entropy(net(inputs), labels).backward()
             optimizer.step()
         """, "0"),
+    "values that are detached, beside a bootstrap without gradients": LoopProgram(
+        "GS401", ("`detach`", "get no gradient in all 12 steps"), """
+        class Agent(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.actor, self.critic = nn.Linear(4, 3), nn.Linear(4, 1)
+
+            def forward(self, states):
+                return self.actor(states).log_softmax(1), self.critic(states)[:, 0]
+
+        agent = Agent()
+        optimizer = torch.optim.Adam(agent.parameters(), lr=0.01)
+        for step in range(12):
+            states, chosen, values = torch.randn(6, 8, 4), [], []
+            for t in range(5):
+                scores, value = agent(states[t])
+                chosen.append(scores[:, t % 3])
+                values.append(value.detach())  # broken # here
+                values.append(value)  # mended
+            with torch.no_grad():
+                last = agent(states[5])[1]
+            with torch.no_grad():
+                goals = [*values[1:], last]
+                targets = torch.stack([states[t, :, 0] + 0.9 * goals[t] for t in range(5)])
+            values = torch.stack(values)
+            gains = targets - values.detach()
+            loss = (values - targets).square().mean() - (torch.stack(chosen) * gains).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """, "critic"),
+    "features without gradients, beside a target that is detached": LoopProgram(
+        "GS401", ("while gradients were disabled", "get no gradient in all 12 steps"), """
+        encoder, head = nn.Linear(4, 4), nn.Linear(4, 4)
+        both = nn.ModuleDict({"encoder": encoder, "head": head})
+        optimizer = torch.optim.SGD(both.parameters(), lr=0.1)
+        for step in range(12):
+            inputs = torch.randn(8, 4)
+            with torch.no_grad():  # broken # here
+                features = encoder(inputs)  # broken
+            features = encoder(inputs)  # mended
+            target = encoder(inputs + 0.1 * torch.randn(8, 4)).detach()
+            optimizer.zero_grad()
+            F.mse_loss(head(features), target).backward()
+            optimizer.step()
+        """),
+    "a term of the first optimizer's loss that becomes a number": LoopProgram(
+        "GS401", ("`float(…)`", "cut the graph", "get no gradient in all 24 steps"), """
+        import logging
+
+        class Judge(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.trunk = nn.Sequential(nn.Linear(2, 8), nn.LeakyReLU(0.2))
+                self.real, self.kind = nn.Linear(8, 1), nn.Linear(8, 3)
+
+            def forward(self, points):
+                states = self.trunk(points)
+                return self.real(states), self.kind(states)
+
+        def logged(loss):
+            logging.info("%.3f", loss.item())
+            return loss  # mended
+            return float(loss)  # here
+
+        bce, judge, forger = F.binary_cross_entropy_with_logits, Judge(), nn.Linear(4, 2)
+        first = torch.optim.Adam(judge.parameters(), lr=0.01)
+        second = torch.optim.Adam(forger.parameters(), lr=0.01)
+        for step in range(24):
+            kinds = torch.randint(3, (16,))
+            points = F.one_hot(kinds, 3)[:, :2] + 0.1 * torch.randn(16, 2)
+            true, guess = judge(points)
+            forged = forger(torch.randn(16, 4))
+            loss = bce(true, torch.ones(16, 1)) + bce(judge(forged.detach())[0], torch.zeros(16, 1))
+            loss = loss + logged(F.cross_entropy(guess, kinds))
+            first.zero_grad()
+            loss.backward()
+            first.step()
+            true, guess = judge(forged)
+            loss = bce(true, torch.ones(16, 1)) + F.cross_entropy(guess, kinds)
+            second.zero_grad()
+            loss.backward()
+            second.step()
+        """),
+    "a head that only the other optimizer's loss uses": LoopProgram(
+        "GS401", ("its last use is", "the loss does not use it", "in all 24 steps"), """
+        class Judge(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.trunk = nn.Sequential(nn.Linear(2, 8), nn.LeakyReLU(0.2))
+                self.real, self.kind = nn.Linear(8, 1), nn.Linear(8, 3)
+
+            def forward(self, points):
+                states = self.trunk(points)
+                return self.real(states), self.kind(states)  # here
+
+        bce, judge, forger = F.binary_cross_entropy_with_logits, Judge(), nn.Linear(4, 2)
+        first = torch.optim.Adam(judge.parameters(), lr=0.01)
+        second = torch.optim.Adam(forger.parameters(), lr=0.01)
+        for step in range(24):
+            kinds = torch.randint(3, (16,))
+            points = F.one_hot(kinds, 3)[:, :2] + 0.1 * torch.randn(16, 2)
+            true, guess = judge(points)
+            forged = forger(torch.randn(16, 4))
+            loss = bce(true, torch.ones(16, 1)) + bce(judge(forged.detach())[0], torch.zeros(16, 1))
+            loss = loss + F.cross_entropy(guess, kinds)  # mended
+            first.zero_grad()
+            loss.backward()
+            first.step()
+            true, guess = judge(forged)
+            loss = bce(true, torch.ones(16, 1)) + F.cross_entropy(guess, kinds)
+            second.zero_grad()
+            loss.backward()
+            second.step()
+        """),
 }  # fmt: skip
 
 #: What does on purpose what a rule looks for, or something like it.

@@ -158,6 +158,7 @@ class Tracer:
             kept, cause = kept | live, None
         own = self.observed.own(tensor)
         value = Value(parents, kept, made.op, made.site, cause, reason, own, made.guessed)
+        value.constant = not torch.is_grad_enabled() and made.site.module is None
         self.observed.note(tensor, value, written=written)
 
     def _cause(self, name: str, dtype: torch.dtype, lost: int) -> tuple[str, str | None]:

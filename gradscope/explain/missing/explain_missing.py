@@ -12,7 +12,7 @@ from torch import nn
 from gradscope.capture.names import parameters_by_name
 from gradscope.explain.missing.cut_messages import answer, uncalled
 from gradscope.explain.missing.dataflow_tracer import Tracer
-from gradscope.explain.missing.values import Cut, find_cuts
+from gradscope.explain.missing.values import Cut, Flow, find_cuts
 from gradscope.explain.shared.tracing_modes import Guarding, functions_traced, unguarded
 from gradscope.records.answers import Answer
 
@@ -63,9 +63,41 @@ class MissingTrace:
         live = 0
         for number in losses:
             live |= 0 if number is None else self._tracer.observed.flow.values[number].live
-        return tuple(
-            name for i, names in enumerate(self._listed) if live >> i & 1 for name in names
-        )
+        return self._names(live)
+
+    def among(self, parameters: Collection[nn.Parameter]) -> tuple[str, ...]:
+        """Return the names of the followed parameters that are among these."""
+        bits = self._tracer.observed.bits
+        mask = 0
+        for parameter in parameters:
+            mask |= bits.get(id(parameter), 0)
+        return self._names(mask)
+
+    @property
+    def length(self) -> int:
+        """The number of values so far."""
+        return len(self._tracer.observed.flow.values)
+
+    def cuts_before(
+        self, length: int, losses: Sequence[int | None], names: Collection[str]
+    ) -> tuple[Answer, ...]:
+        """Return the answers for some parameters, from these losses and the first values.
+
+        There is none for a parameter in the graph of one of these losses.
+        """
+        observed = self._tracer.observed
+        flow = Flow(observed.flow.values[:length])
+        loss = flow.joined([one for one in losses if one is not None])
+        sources = {
+            1 << i: observed.source[1 << i]
+            for i, listed in enumerate(self._listed)
+            if listed[0] in names and observed.source.get(1 << i, length) < length
+        }
+        found = find_cuts(flow, sources, loss, full=True)
+        return tuple(_merged([(cut, self._names(cut.mask)) for cut in found], None))
+
+    def _names(self, mask: int) -> tuple[str, ...]:
+        return _named(mask, self._listed)
 
     def answers(
         self,
@@ -89,7 +121,7 @@ class MissingTrace:
         flow = self._tracer.observed.flow
         loss = flow.joined([one for one in losses if one is not None])
         found = find_cuts(flow, self._tracer.observed.source, loss, complete, silent)
-        answers = [(cut, _named(cut, self._listed)) for cut in found]
+        answers = [(cut, self._names(cut.mask)) for cut in found]
         explained = _merged(answers, start)
         if complete:
             decided = flow.values[loss].live if loss is not None else 0
@@ -145,12 +177,8 @@ def _run(trace: MissingTrace, forward: Callable[[], torch.Tensor]) -> tuple[int 
     return trace.value_of(loss), True
 
 
-def _named(cut: Cut, listed: list[list[str]]) -> tuple[str, ...]:
-    names, mask = [], cut.mask
-    while mask:
-        names += listed[(mask & -mask).bit_length() - 1]
-        mask &= mask - 1
-    return tuple(names)
+def _named(mask: int, listed: list[list[str]]) -> tuple[str, ...]:
+    return tuple(name for i, names in enumerate(listed) if mask >> i & 1 for name in names)
 
 
 def _merged(answers: list[tuple[Cut, tuple[str, ...]]], start: str | None) -> list[Answer]:

@@ -35,6 +35,7 @@ class Value:
         own: the parameters whose memory it shares.
         guessed: True if the parents are unknown, so that all data that had left for Python count.
         function: the user's autograd Function that made its graph, if any.
+        constant: True if the script made it outside every module, without gradients: as a target.
     """
 
     parents: tuple[int, ...]
@@ -46,6 +47,7 @@ class Value:
     own: int = 0
     guessed: bool = False
     function: str | None = None
+    constant: bool = False
 
 
 @dataclass(slots=True)
@@ -68,9 +70,15 @@ class Flow:
             live |= self.values[number].live
         return self.add(Value(tuple(numbers), live, "", self.values[numbers[-1]].site))
 
-    def reaching(self, loss: int | None, *, guesses: bool) -> list[int]:
+    def reaching(self, loss: int | None, *, guesses: bool, constants: bool = True) -> list[int]:
         """Return for each value the parameters whose data it brings to the loss without a gradient
-        path."""
+        path.
+
+        Args:
+            loss: the loss's value.
+            guesses: also by values with unknown parents.
+            constants: also by what the script made of them as a constant.
+        """
         reach = [0] * len(self.values)
         if loss is None:
             return reach
@@ -78,6 +86,8 @@ class Flow:
         for number in range(loss, -1, -1):
             value = self.values[number]
             if not reach[number] or (value.guessed and not guesses):
+                continue
+            if value.constant and not constants:
                 continue
             for parent in value.parents:
                 reach[parent] |= reach[number] & ~self.values[parent].live
@@ -141,7 +151,8 @@ def find_cuts(
     """Find the cuts of parameters with a source; none for a parameter whose cut is unknown.
 
     A cut counts if its data reach the loss. Of several, the one with the highest precedence counts,
-    then the earliest.
+    then the earliest. A part of a target, which the script made without gradients on purpose, comes
+    after a tensor that is detached and goes into the loss by itself.
 
     Args:
         flow: the values.
@@ -160,6 +171,8 @@ def find_cuts(
     for mask in last_uses.values():
         used |= mask
     if full:
+        direct = _lost_paths(flow, flow.reaching(loss, guesses=False, constants=False))
+        left = _take(flow, direct, left, found, CAUSES[:2])
         cuts = _lost_paths(flow, flow.reaching(loss, guesses=False))
         left = _take(flow, cuts, left, found)
         left = _silent(flow, loss, left, found, silent)
@@ -256,9 +269,15 @@ def _first_cuts(flow: Flow) -> Iterator[tuple[int, int]]:
             yield number, lost
 
 
-def _take(flow: Flow, cuts: list[tuple[int, int]], left: int, found: list[Cut]) -> int:
+def _take(
+    flow: Flow,
+    cuts: list[tuple[int, int]],
+    left: int,
+    found: list[Cut],
+    causes: Sequence[str] = CAUSES,
+) -> int:
     """Give each parameter of ``left`` the first cut by precedence; return the rest."""
-    for cause in CAUSES:
+    for cause in causes:
         for number, lost in cuts:
             value = flow.values[number]
             if (value.cause or _inherited(flow, value)) == cause and lost & left:
