@@ -48,7 +48,8 @@ class LossOperation:
               takes logarithms, or the other way round; the smallest and the largest value, and the
               number of the call that was read
         name: the operation's name; for a number, its expression.
-        shapes: of a broadcast the column, the row and the result; of a softmax the result.
+        shapes: of a broadcast the column, the row and the result; of a softmax the result, and
+            what the loss gets of it in another shape, or the index that chooses from it.
         count: the number of read graphs that contain it.
         alone: True if it is the only link between the loss and a model.
         inside: True if a model's call made it.

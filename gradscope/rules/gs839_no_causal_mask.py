@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.records.loop import LoopRecord
-from gradscope.rules._loop import LoopFindings, of_loss
+from gradscope.rules._loop import LoopFindings, of_loss, operations
 from gradscope.rules._rule import CHOSEN, SILENT_ON_HONEST, Limits, Rule, Runs, Threshold
 
 RULE = Rule(
@@ -40,18 +40,21 @@ RULE = Rule(
 def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield one finding for each model."""
     names = {model.id: model.name for model in loop.models}
+    if any(operations(loop, "softmax-axis", 0.0)):
+        return  # a softmax over the positions mixes them: GS825 reports it
     for one in loop.tokens:
         if one.batches < limits["batches"] or one.following < one.batches:
             continue
         if one.copied == one.batches or not one.future:
             continue
         name = names.get(one.model, "")
+        attention = "" if one.mixed_at is None else "attention has no causal mask, and "
         yield RULE.in_loop(
             loop,
             name,
             "the target at each position is the next input token, and the output there "
-            "depends on later tokens: attention has no causal mask, and the model sees the "
-            "token that it should predict.",
+            f"depends on later tokens: {attention}the model sees the token that it should "
+            "predict.",
             value=float(one.following),
             limit=limits.of("batches"),
             location=one.mixed_at or of_loss(loop, one),

@@ -544,6 +544,72 @@ BROKEN = {
                 best(inputs)  # broken # here
                 net(inputs)  # mended
         """, "best"),
+    "a softmax over the places, flattened": LoopProgram(
+        "GS825", ("`log_softmax over dim 1` of [2, 4, 5] goes into `nll_loss` as [8, 5]",), """
+        net = nn.Linear(4, 5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs.view(2, 4, 4))
+            scores = scores.log_softmax(1)  # broken # here
+            scores = scores.log_softmax(-1)  # mended
+            F.nll_loss(scores.reshape(-1, 5), labels).backward()
+            optimizer.step()
+        """),
+    "a softmax over the places, transposed": LoopProgram(
+        "GS825", ("`log_softmax over dim 1` of [2, 4, 5]", "are in the last axis"), """
+        net = nn.Linear(4, 5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs.view(2, 4, 4))
+            scores = scores.log_softmax(1)  # broken # here
+            scores = scores.log_softmax(2)  # mended
+            F.nll_loss(scores.transpose(1, 2), labels.view(2, 4)).backward()
+            optimizer.step()
+        """),
+    "a softmax over the batch before a choice": LoopProgram(
+        "GS825", ("`log_softmax over dim 0` of [8, 2] goes into `gather`",), """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs).log_softmax(0)  # broken # here
+            scores = net(inputs).log_softmax(1)  # mended
+            (-scores.gather(1, labels[:, None]).mean()).backward()
+            optimizer.step()
+        """),
+    "a Huber loss by hand": LoopProgram(
+        "GS817", ("the `-` of the loss broadcasts [8, 1] with [8] to [8, 8]",), """
+        def huber(given, wanted):
+            gap = (given - wanted).abs()  # here
+            return torch.where(gap < 1, 0.5 * gap ** 2, gap - 0.5).mean()
+
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            outputs = net(inputs)
+            outputs = outputs[:, 0]  # mended
+            huber(outputs, labels.float()).backward()
+            optimizer.step()
+        """),
+    "a quantile loss by hand": LoopProgram(
+        "GS817", ("the `-` of the loss broadcasts [8, 1] with [8] to [8, 8]",), """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            outputs = net(inputs)
+            outputs = outputs[:, 0]  # mended
+            gap = labels - outputs  # here
+            torch.maximum(0.9 * gap, -0.1 * gap).mean().backward()
+            optimizer.step()
+        """),
 }  # fmt: skip
 
 #: What does on purpose what a rule looks for, or something like it.
@@ -916,6 +982,67 @@ HEALTHY = {
             inputs, _ = batch(step)
             optimizer.zero_grad()
             F.mse_loss(net(inputs), teacher(inputs)).backward()
+            optimizer.step()
+        """,
+    "log-probabilities of the classes, flattened and exchanged": """
+        net = nn.Linear(4, 5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs.view(2, 4, 4)).transpose(1, 2).log_softmax(1)
+            loss = F.nll_loss(scores.transpose(1, 2).reshape(-1, 5), labels)
+            loss = loss + F.nll_loss(scores, labels.view(2, 4))
+            loss = loss + F.nll_loss(scores.permute(0, 2, 1).flatten(0, 1), labels)
+            loss.backward()
+            optimizer.step()
+        """,
+    "a choice of places after a softmax over the classes": """
+        net = nn.Linear(4, 5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs.view(2, 4, 4)).log_softmax(-1)
+            last = torch.tensor([1, 3]).view(2, 1, 1).expand(2, 1, 5)
+            target = torch.eye(5)[labels.view(2, 4)[:, 3]]
+            (-(scores.gather(1, last)[:, 0] * target).sum(1).mean()).backward()
+            optimizer.step()
+        """,
+    "a softmax over the places, of which one is chosen": """
+        net = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            scores = net(inputs.view(2, 4, 4)).log_softmax(1)  # where a span starts and ends
+            start, end = scores.unbind(-1)
+            loss = F.nll_loss(start, labels[:2]) + F.nll_loss(end, labels[:2] + 2)
+            loss = loss - scores.gather(1, labels.view(2, 2, 2)[:, :1]).mean()
+            loss.backward()
+            optimizer.step()
+        """,
+    "each positive against each negative": """
+        net = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, _ = batch(step)
+            optimizer.zero_grad()
+            good, bad = net(inputs + 0.5)[:, 0], net(inputs)[:, 0]
+            F.relu(1 - good.view(-1, 1) + bad).mean().backward()
+            optimizer.step()
+        """,
+    "distances of all pairs, by a hinge": """
+        net = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            points = net(inputs)
+            squares = points.square().sum(1, keepdim=True)
+            far = (squares + squares.view(-1) - 2 * points @ points.t()).clamp(min=1e-6).sqrt()
+            same = labels[:, None] == labels
+            torch.where(same, far, F.relu(1 - far)).mean().backward()
             optimizer.step()
         """,
 }

@@ -166,6 +166,19 @@ BROKEN = {
             loss = loss_of(scores[:, :-1], labels[:, 1:])
 {_END}""",
     ),
+    "a softmax over the positions, which shows the next token": LoopProgram(
+        "GS825",
+        ("`log_softmax over dim 1` of [16, 8, 11]", "are in the last axis"),
+        f"""
+{_TOKENS}
+        net = Net()
+{_TRAIN}
+            scores = net(data[:, :-1])
+            scores = scores.log_softmax(1)  # broken # here
+            scores = scores.log_softmax(2)  # mended
+            loss = F.nll_loss(scores.flatten(0, 1), data[:, 1:].flatten())
+{_END}""",
+    ),
 }
 HEALTHY = {
     "a decoder that shifts its targets itself": f"""

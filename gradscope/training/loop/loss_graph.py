@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradscope.capture.nodes import MOVES, stack_of
 from gradscope.explain.shared.frames import locate, shown
@@ -25,6 +26,7 @@ from gradscope.training.loop.loss_walk import (
     DIFFERENCES,
     LAYERS,
     MEAN,
+    PIECES,
     SOFTMAX,
     Shape,
     adds_bias,
@@ -35,8 +37,10 @@ from gradscope.training.loop.loss_walk import (
     line_of,
     negated_loss,
     operations,
+    saved,
     scores_of,
     shape_of,
+    signed,
     terms,
 )
 from gradscope.training.loop.noise_targets import OtherNoise, other_noise
@@ -65,6 +69,7 @@ _SAME_AXES = frozenset(
     {"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "UnsqueezeBackward"}
 )
 _VIEWS = frozenset({"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward"})
+_COPIES = frozenset({"CloneBackward", "ToCopyBackward"})
 _LINEAR = frozenset({"AddmmBackward", "MmBackward"})
 #: Kind and name.
 _Key = tuple[str, str]
@@ -184,7 +189,9 @@ class LossGraphs:
         )
         if sampled and factors:
             self.critics.read(((by, one) for one, by in factors.items()), self._on_generated)
+        read = set()
         for one in operations(node):
+            read.add(one)
             targets = self._targets.read(one)
             if sampled and kind(one) in CLASSES | BINARY:
                 self.heads.read(one)
@@ -214,6 +221,12 @@ class LossGraphs:
                 faults[key], shapes[key] = [one], rows[1]
             for name, words in _by_text(one, node):
                 self._place(self._count((name, words[0]), words=words), one)
+        # A loss by hand may be put together from pieces, as a Huber loss by `torch.where`.
+        for one in operations(node, PIECES) if sampled else ():
+            fault = None if one in read else _broadcast(one)
+            if fault is not None:
+                key, shapes[key], where = fault
+                faults.setdefault(key, []).append(where)
         for part in loss_parts(node) if sampled else ():
             self._place(self._count((part.kind, part.name), figures=part.figures), part.node)
         for key, nodes in faults.items():
@@ -391,10 +404,36 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
         return ("scores", "ctc_loss"), (given,), _softmax_of(node) or node
     if uncounted_pairs(node):
         return ("pair-targets", "cosine_embedding_loss"), (), node
+    return _chosen_axis(node) or _broadcast(node)
+
+
+def _broadcast(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
+    """Return an unintended broadcast."""
     found = broadcast(node)
     if found is None:
         return None
     return ("broadcast", found.operation), (found.column, found.row, found.result), node
+
+
+def _chosen_axis(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
+    """Return a `log_softmax` over another axis than the one along which `gather` chooses each
+    target's class from a linear layer's scores."""
+    softmax = node.next_functions[0][0] if kind(node) == "GatherBackward" else None
+    if softmax is None or kind(softmax) != "LogSoftmaxBackward":
+        return None
+    index, dim = saved(node).get("index"), dim_of(softmax)
+    along, shape = getattr(node, "_saved_dim", None), shape_of(softmax)
+    if index is None or dim is None or along is None or shape is None:
+        return None
+    if signed(along) % len(shape) != len(shape) - 1 or dim == len(shape) - 1 or shape[dim] == 1:
+        return None
+    # An index that is the same all along the softmax's axis chooses places, not classes.
+    if index.shape[-1] != 1 or not _ends_in_features(softmax):
+        return None
+    with _disable_current_modes():
+        if bool((index == index.narrow(dim, 0, 1)).all()):
+            return None
+    return ("softmax-axis", f"log_softmax over dim {dim}"), (shape, tuple(index.shape)), softmax
 
 
 def _unnormalized(loss: Node) -> Shape | None:
@@ -443,7 +482,7 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     if kind(node) in LAYERS:
         return ("scores", "nll_loss"), (shape_of(node) or (),), loss
     if kind(node) not in SOFTMAX:
-        return None
+        return _moved_axis(node)
     dim, shape = dim_of(node), shape_of(node)
     if dim is None or shape is None or len(shape) < 2 or shape[dim] == 1:
         return None
@@ -451,6 +490,44 @@ def _wrong_axis(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
         return None
     called = "log_softmax" if kind(node).startswith("Log") else "softmax"
     return ("softmax-axis", f"{called} over dim {dim}"), (shape,), node
+
+
+def _moved_axis(last: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
+    """Return a softmax over another axis than the one that becomes the classes of the loss, if
+    views that flatten all axes but the last, or exchanges of axes, are between the two.
+
+    Args:
+        last: the operation that gives the loss its scores, with the classes in axis 1.
+    """
+    node: Node | None = last
+    axis, moved, given = 1, False, shape_of(last)
+    while node is not None and kind(node) not in SOFTMAX:
+        before, after = node.next_functions[0][0], shape_of(node)
+        made = None if before is None else shape_of(before)
+        if before is None or not made or not after:
+            return None
+        if kind(node) in _VIEWS and axis == len(after) - 1 and after[-1] == made[-1]:
+            axis, moved = len(made) - 1, True
+        elif kind(node) == "TBackward":
+            axis, moved = len(made) - 1 - axis, True
+        elif kind(node) == "TransposeBackward":
+            ends = [signed(getattr(node, f"_saved_dim{n}", 0)) % len(made) for n in (0, 1)]
+            axis, moved = dict(zip(ends, ends[::-1], strict=True)).get(axis, axis), True
+        elif kind(node) == "PermuteBackward":
+            order = getattr(node, "_saved_dims", None)
+            if order is None:
+                return None
+            axis, moved = signed(order[axis]) % len(made), True
+        elif kind(node) not in _ROWS | _COPIES or len(made) != len(after):
+            return None
+        node = before
+    if node is None or not moved or given is None:
+        return None
+    dim, shape = dim_of(node), shape_of(node)
+    if dim is None or not shape or dim == axis or shape[dim] == 1:
+        return None
+    called = "log_softmax" if kind(node).startswith("Log") else "softmax"
+    return ("softmax-axis", f"{called} over dim {dim}"), (shape, given), node
 
 
 def _scrambled(loss: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:

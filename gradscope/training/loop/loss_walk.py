@@ -48,6 +48,13 @@ _MADE_OF = (
         }
     )
 )
+#: Operations that put a loss together from pieces, or bend a difference. Models use them too.
+PIECES = frozenset(
+    {
+        *("WhereBackward", "MinimumBackward", "MaximumBackward", "ReluBackward"),
+        *("CoshBackward", "SoftplusBackward", "LinalgVectorNormBackward", "NormBackward"),
+    }
+)
 _SUMS = frozenset({"AddBackward", "SubBackward", "NegBackward", "MeanBackward", "SumBackward"})
 #: Operations allowed between a loss and its negative.
 _SIGNED = frozenset({"NegBackward", "MeanBackward", "SumBackward"})
@@ -73,13 +80,17 @@ def line_of(node: Node) -> tuple[str, int] | None:
     return None if line is None else line[:2]
 
 
-def operations(root: Node) -> Iterator[Node]:
-    """Yield the operations of a loss, each once, the loss's own first."""
+def operations(root: Node, also: Collection[str] = ()) -> Iterator[Node]:
+    """Yield the operations of a loss, each once, the loss's own first.
+
+    Args:
+        also: the names of further operations to go through.
+    """
     stack, seen = [root], {root}
     while stack and len(seen) < _MOST:
         node = stack.pop()
         name = kind(node)
-        if name not in _MADE_OF and not _is_ctc(node):
+        if name not in _MADE_OF and name not in also and not _is_ctc(node):
             continue
         yield node
         if name in ("SoftmaxBackward", "CtcLossBackward"):

@@ -19,6 +19,8 @@ _ON_PURPOSE = frozenset(
         "LinalgVectorNormBackward",
     }
 )
+_WITH_NUMBERS = frozenset({"RsubBackward", "NegBackward"})
+_VIEWS = frozenset({"ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward"})
 _WORDS = {
     "MseLossBackward": "mse_loss",
     "SmoothL1LossBackward": "smooth_l1_loss",
@@ -77,6 +79,7 @@ def _of_nodes(node: Node) -> tuple[Shape, Shape, Shape] | None:
         return None
     column, row = (result[0], 1, *result[2:]), result[1:]
     known: list[Shape] = []
+    turned = False
     for maker, output in node.next_functions:
         while maker is not None and kind(maker) == _EXPAND:
             maker, output = maker.next_functions[0]
@@ -86,9 +89,24 @@ def _of_nodes(node: Node) -> tuple[Shape, Shape, Shape] | None:
         if shape not in (column, row) or kind(maker) in _ON_PURPOSE:
             return None
         known.append(shape)
+        turned = turned or (shape == column and _is_turned(maker))
     if not known or len(set(known)) != len(known):
         return None
+    if turned and len(known) == 2:
+        return None  # the scores of positives beside those of negatives: all pairs are meant
     return column, row, result
+
+
+def _is_turned(maker: Node) -> bool:
+    """Return True if a view made a column of a row, perhaps before arithmetic with numbers."""
+    while kind(maker) in ARITHMETIC | _WITH_NUMBERS:
+        sides = [one for one, _ in maker.next_functions if one is not None]
+        if len(sides) != 1 or shape_of(sides[0]) != shape_of(maker):
+            return False
+        maker = sides[0]
+    before = maker.next_functions[0][0] if kind(maker) in _VIEWS else None
+    shape = None if before is None else shape_of(before)
+    return shape is not None and len(shape) == 1
 
 
 def _square(shape: Shape) -> bool:
