@@ -113,6 +113,9 @@ class LoopFact:
               in ``count`` steps; ``words`` are the class and the line of that draw
             - "frozen-head": the layer ``name`` of ``model`` gives the scores of a classification,
               and is frozen as its constructor made it; ``count`` other parameters train
+            - "small-start": the line set the weights of the modules ``words`` of ``model`` to
+              normal numbers whose deviation (the first figure) is far below Kaiming's (the
+              second), for one in their middle
             - "one-batch": ``count`` calls got the only batch that was drawn before the last step,
               of a loader with so many (the figure); ``words`` has "evaluated" if the model
               also gets other inputs, in an evaluation or after the last step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_figures import LayerGradient, LoopDepth
+from gradscope.records.loop_figures import LayerGradient, LoopDepth, LoopFact
 from gradscope.rules._course import stopped_early
 from gradscope.rules._loop import LoopFindings, at
 from gradscope.rules._rule import Limits, Rule, Runs, Threshold
@@ -80,17 +80,39 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if frontier is None:
             continue
         layers = 1 + depth.layers.index(frontier)
+        model = next((one.name for one in loop.models if one.id == depth.model), None)
+        start = _start(loop, depth, model)
         finding = RULE.finding(
             frontier.name,
             f"over {depth.samples} samples, gradients divided by weights are "
             f"{number(1 / frontier.ratio)} times smaller here{_and(layers)} than nearer the loss, "
             f"as in `{depth.last}`. The loss is at {number(course.last)}, and began at "
-            f"{number(course.first)}.",
+            f"{number(course.first)}.{_started(start)}",
+            advice=None
+            if start is None
+            else "Initialise the weights for the activation: `nn.init.kaiming_normal_` for ReLU, "
+            "`nn.init.xavier_uniform_` for tanh.",
+            location=None if start is None else start.location,
             value=frontier.ratio,
             limit=limits.of("ratio"),
         )
-        model = next((one.name for one in loop.models if one.id == depth.model), None)
         yield at(finding, loop, model=model)
+
+
+def _start(loop: LoopRecord, depth: LoopDepth, model: str | None) -> LoopFact | None:
+    """Return the line that made the weights of most layers much too small."""
+    names = {layer.name for layer in depth.layers} | {depth.last}
+    for one in loop.facts_of("small-start"):
+        if one.model == model and 2 * len(names.intersection(one.words)) > len(names):
+            return one
+    return None
+
+
+def _started(start: LoopFact | None) -> str:
+    if start is None:
+        return ""
+    deviation, usual = map(number, start.figures)
+    return f" The weights start with a deviation of {deviation}; Kaiming's would be {usual}."
 
 
 def _and(layers: int) -> str:

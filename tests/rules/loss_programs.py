@@ -28,6 +28,25 @@ BROKEN = {
             F.cross_entropy(scores, targets).backward()  # here
             optimizer.step()
         """),
+    "weights that start too small for the depth": LoopProgram(
+        "GS610", ("nearer the loss", "start with a deviation of", "Kaiming's would be 0.3536"),
+        """
+        net = nn.Sequential(
+            nn.Linear(4, 16), *(m for _ in range(6) for m in (nn.Linear(16, 16), nn.ReLU())),
+            nn.Linear(16, 2),
+        )
+        for layer in net:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.1)  # broken # here
+                nn.init.kaiming_normal_(layer.weight)  # mended
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(120):
+            inputs, _ = batch(step)
+            labels = (inputs[:, 0] > 0).long()
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
     "data sorted by class": LoopProgram(
         "GS832", ("one class in 6 of 6 batches", "not shuffled"), """
         net = nn.Linear(4, 4)

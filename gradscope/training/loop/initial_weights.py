@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -10,9 +11,9 @@ from torch.nn.parameter import is_lazy
 
 from gradscope.capture.names import named_parameters
 from gradscope.capture.shards import is_spread
-from gradscope.records.loop_figures import EqualUnits, FrozenAdapters
-from gradscope.training.loop.script_lines import freezing_line
-from gradscope.training.models import Model
+from gradscope.records.loop_figures import EqualUnits, FrozenAdapters, LoopFact
+from gradscope.training.loop.script_lines import freezing_line, script_place
+from gradscope.training.models import Model, Models
 
 #: The names of a pair differ in at most this many of their last parts.
 _PARTS = 3
@@ -145,6 +146,47 @@ class EqualWeights:
     def _places(self, module: nn.Module) -> Callable[[str], str | None]:
         ids = {named.name: id(one) for one, named in named_parameters(module).items()}
         return lambda name: self._filled.get(ids.get(name, 0))
+
+
+#: A weight whose deviation is below this share of Kaiming's loses most of the signal.
+_SMALL = 1 / 3
+#: Number of a weight's entries to read.
+_ENTRIES = 4096
+
+
+class SmallStarts:
+    """Notes weights that ``torch.nn.init`` sets to normal numbers which are much too small."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[str, float, float]] = {}
+
+    def drawn(self, tensor: torch.Tensor) -> None:
+        """Note a tensor with new numbers."""
+        self._known.pop(id(tensor), None)
+        rows = tensor.detach()
+        if not _has_rows(rows) or not rows.is_floating_point():
+            return
+        some = rows[: 1 + _ENTRIES // rows[0].numel()].double()
+        deviation, usual = float(some.std()), math.sqrt(2 / rows[0].numel())
+        line = script_place() if 0 < deviation < _SMALL * usual else None
+        if line is not None:
+            self._known[id(tensor)] = line, deviation, usual
+
+    def facts(self, models: Models) -> Iterator[LoopFact]:
+        """Yield a fact for each model and line, with the modules that own the weights."""
+        for model in models if self._known else ():
+            found: dict[str, list[tuple[str, float, float]]] = {}
+            for parameter, named in named_parameters(model.module).items():
+                known = self._known.get(id(parameter))
+                if known is not None:
+                    owner = named.name.rpartition(".")[0]
+                    found.setdefault(known[0], []).append((owner, known[1], known[2]))
+            for line, weights in found.items():
+                _, *middle = weights[len(weights) // 2]  # the first layer is often of another size
+                yield LoopFact(
+                    "small-start", model=models.name(model), count=len(weights),
+                    words=tuple(name for name, *_ in weights), figures=tuple(middle), location=line,
+                )  # fmt: skip
 
 
 def _has_rows(tensor: torch.Tensor) -> bool:

@@ -30,7 +30,7 @@ from gradscope.training.loop.draws import Draws, Seeds
 from gradscope.training.loop.eval_parts import EvalParts
 from gradscope.training.loop.evaluation import EvaluationInputs, Modes
 from gradscope.training.loop.flat_activations import FlatActivations
-from gradscope.training.loop.initial_weights import Adapters, EqualWeights
+from gradscope.training.loop.initial_weights import Adapters, EqualWeights, SmallStarts
 from gradscope.training.loop.loads import Checkpoints, Loads
 from gradscope.training.loop.loss_graph import LossGraphs
 from gradscope.training.loop.model_uses import ModelUses
@@ -98,6 +98,7 @@ class Loop:
         self._draws, self._data, self._seeds = Draws(), DataSets(), Seeds()
         self.functions, self.copies = CustomFunctions(), Copies(models)
         self._batch_facts, self._equal_weights = BatchFacts(), EqualWeights()
+        self._small_starts = SmallStarts()
         self._inputs, self._adapters = EvaluationInputs(), Adapters()
         self._triplets, self._flat = Triplets(), FlatActivations()
         self._shared, self._eval_parts = SharedArrays(), EvalParts()
@@ -115,7 +116,6 @@ class Loop:
         self.batch_drawn, self.used_up = self._data.batch_drawn, self._data.used_up
         self.read = self._checkpoints.read
         self._redrawn = RedrawnWeights(uses)
-        self.drawn = self._redrawn.drawn
         # By line: in how many steps parameters were made within a model's call, and the last.
         self._made_inside: dict[str, tuple[int, int]] = {}
         self._clips: dict[tuple[int, int], tuple[str, frozenset[str]]] = {}
@@ -285,6 +285,13 @@ class Loop:
     def filled(self, tensor: torch.Tensor) -> None:
         """Note a tensor that ``torch.nn.init`` filled with one number."""
         self._equal_weights.filled(tensor, script_place())
+
+    def drawn(self, tensor: torch.Tensor, normal: bool) -> None:
+        """Note a tensor that ``torch.nn.init`` set to random numbers, of a given deviation if they
+        are ``normal``."""
+        self._redrawn.drawn(tensor)
+        if normal:
+            self._small_starts.drawn(tensor)
 
     def asked_without_graph(self) -> None:
         """Note a ``torch.autograd.grad`` without ``create_graph`` for a tensor that is not a
@@ -519,6 +526,7 @@ class Loop:
         yield from self._eval_parts.facts(self._models, self._trained())
         yield from self._sums.facts()
         yield from self._carried.facts()
+        yield from self._small_starts.facts(self._models)
         yield from self._draws.others.facts()
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)

@@ -25,9 +25,10 @@ from gradscope.training.loop.draws import distributions
 #: Private methods of PyTorch that the constructor of a scheduler calls.
 _MADE = ((LRScheduler, "_initial_step"), (ReduceLROnPlateau, "_reset"))
 #: The functions of ``torch.nn.init`` that draw a whole weight at random.
-_DRAWING = (
-    *("uniform_", "normal_", "trunc_normal_", "orthogonal_"),
-    *("xavier_uniform_", "xavier_normal_", "kaiming_uniform_", "kaiming_normal_"),
+_NORMAL = ("normal_", "trunc_normal_")
+_SCALED = (
+    *("uniform_", "orthogonal_", "xavier_uniform_", "xavier_normal_"),
+    *("kaiming_uniform_", "kaiming_normal_"),
 )
 #: The arguments of ``torch.nn.functional.kl_div``.
 _KL_DIV = ("input", "target", "size_average", "reduce", "reduction", "log_target")
@@ -54,7 +55,8 @@ class LoopObserver(Protocol):
     #: A distribution, and the argument of its ``log_prob`` or the result of its ``rsample``.
     scored: Callable[[object, object], None]
     filled: Callable[[torch.Tensor], None]  # ``torch.nn.init`` set all entries to one number
-    drawn: Callable[[object], None]  # ``torch.nn.init`` set the entries to random numbers
+    #: ``torch.nn.init`` set the entries to random numbers, of a given deviation or not.
+    drawn: Callable[[torch.Tensor, bool], None]
     diverged: Callable[[object, object, object], None]  # the arguments of ``kl_div``, before it
     tripled: Callable[[], None]  # ``triplet_margin_loss`` is about to run
     #: ``load_state_dict`` of an optimizer is about to run; it has run.
@@ -119,8 +121,10 @@ def observe_loop(observer: LoopObserver) -> ExitStack:
     replace(patches, nn.functional, "triplet_margin_loss", lambda f: _tripling(f, observer))
     for name in ("constant_", "ones_", "zeros_"):
         patch(nn.init, name, after=lambda _, tensor: observer.filled(tensor))
-    for name in _DRAWING:
-        patch(nn.init, name, after=lambda _, tensor: observer.drawn(tensor))
+    for name in _NORMAL:
+        patch(nn.init, name, after=lambda _, tensor: observer.drawn(tensor, True))
+    for name in _SCALED:
+        patch(nn.init, name, after=lambda _, tensor: observer.drawn(tensor, False))
     scaler = torch.amp.GradScaler
     replace(
         patches, scaler, "unscale_", lambda f: _with_first(f, lambda _, one: observer.unscaled(one))
