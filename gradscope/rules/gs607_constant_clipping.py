@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gradscope.records.loop import LoopRecord
-from gradscope.records.loop_figures import LoopClipping
+from gradscope.records.loop_figures import Course, LoopClipping
 from gradscope.rules._loop import LoopFindings, at
 from gradscope.rules._reading import is_scale_free
-from gradscope.rules._rule import Limits, Rule, Runs, Threshold
+from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, percent, plural
 
 RULE = Rule(
@@ -21,7 +21,7 @@ RULE = Rule(
         "median step by a large factor: a bound just below the usual norm is common practice. A "
         "run that ends early is judged by all of its steps, and by a larger factor. It is an "
         "info with optimizers that divide by the gradient's size, such as Adam: there a bound "
-        "changes little."
+        "changes little. It is also an info if the loss falls."
     ),
     why=(
         "Clipping is meant for rare steps. If it acts on all, every step has the same length, "
@@ -52,6 +52,7 @@ RULE = Rule(
         ),
         Threshold("history", 100, "steps needed to judge while the run goes on"),
         Threshold("short", 16, "steps needed to judge at the end of the run"),
+        Threshold("left", 0.5, "share of the first loss left, below which it is an info", CHOSEN),
         Threshold("short_factor", 30, "the median factor for a run of fewer than `history` steps"),
     ),
     runs=Runs(loop=True),
@@ -70,11 +71,13 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
             fires = every and one.factor > limits["short_factor"]
         if not fires:
             continue
-        mild = is_scale_free(kinds.get(one.optimizer))
+        course = loop.course if len(loop.optimizers) == 1 else None
+        learns = course is not None and course.last < limits["left"] * course.first
+        mild = is_scale_free(kinds.get(one.optimizer)) or learns
         finding = RULE.finding(
             one.optimizer,
             f"{_often(one)}, the median one by a factor of {number(one.factor)}"
-            f"{_bound(one)}.{_mild(kinds[one.optimizer]) if mild else ''}",
+            f"{_bound(one)}.{_mild(kinds[one.optimizer], course if learns else None, mild=mild)}",
             severity="info" if mild else None,
             value=one.factor,
             limit=limits.of("factor"),
@@ -96,5 +99,7 @@ def _bound(one: LoopClipping) -> str:
     return "" if one.bound is None else f", to a norm of {number(one.bound)}"
 
 
-def _mild(kind: str) -> str:
-    return f" {kind} divides by the gradient's size, so that this changes little."
+def _mild(kind: str, course: Course | None, *, mild: bool) -> str:
+    if course is not None:
+        return f" The loss fell from {number(course.first)} to {number(course.last)} all the same."
+    return f" {kind} divides by the gradient's size, so that this changes little." if mild else ""
