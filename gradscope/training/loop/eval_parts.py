@@ -33,7 +33,7 @@ class _Part:
 class EvalParts:
     """Parts whose batch normalization has never read a batch, though their layers train.
 
-    Nobody freezes statistics on purpose that are still the initial ones. Frozen layers, batch norms
+    Statistics that are still the initial ones are not frozen on purpose. Frozen layers, batch norms
     that are put in eval mode one by one, and models whose own ``train`` decides are left out.
     """
 

@@ -221,7 +221,7 @@ class LossGraphs:
                 faults[key], shapes[key] = [one], rows[1]
             for name, words in _by_text(one, node):
                 self._place(self._count((name, words[0]), words=words), one)
-        # A loss by hand may be put together from pieces, as a Huber loss by `torch.where`.
+        # A loss by hand may consist of pieces, as a Huber loss by `torch.where`.
         for one in operations(node, PIECES) if sampled else ():
             fault = None if one in read else _broadcast(one)
             if fault is not None:

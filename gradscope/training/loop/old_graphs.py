@@ -55,7 +55,7 @@ def _number(node: Node) -> int:
 
 
 class _Sum:
-    """What one variable holds: the number of its oldest term, and the steps of all its terms."""
+    """The contents of one variable: the number of its oldest term, and the steps of all terms."""
 
     __slots__ = ("__weakref__", "adds_at", "first", "handle", "oldest", "searches", "steps", "used")
 

@@ -131,7 +131,8 @@ class ParameterRecords:
                 if number not in ran and self._model_uses.called:
                     facts.setdefault(number, set()).add("orphan")
             of = mine.parameters
-            for number in (here & (of.without or set())) - graded:
+            # Of a model that no longer runs, the gradients of another phase say nothing.
+            for number in (here & (of.without or set())) - (graded & ran):
                 known = {"no-gradient", "removed"} if number in of.removed else {"no-gradient"}
                 facts.setdefault(number, set()).update(known)
                 steps[number] = of.steps
@@ -201,7 +202,8 @@ def _still(
     facts, steps = set(one.facts), one.steps
     if "no-gradient" in facts:
         steps = of.steps
-        if number in graded or number not in (of.without or ()):
+        other_phase = number in graded and "orphan" not in facts
+        if other_phase or number not in (of.without or ()):
             facts -= {"no-gradient", "removed"}
     if "zero-gradient" in facts:
         if number in of.zeros():

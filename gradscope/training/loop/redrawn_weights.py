@@ -57,7 +57,7 @@ class RedrawnWeights:
         if known.steps != steps:
             known.steps = steps
             held = (p for group in optimizer.param_groups for p in group["params"])
-            known.weights = {one for p in held if p.dim() > 1 and (one := _weight(p)) is not None}
+            known.weights = {one for p in held if (one := _weight(p)) is not None}
             known.left = set(known.weights)
         if weight in known.left:
             known.left.discard(weight)
@@ -77,9 +77,9 @@ class RedrawnWeights:
 
 
 def _weight(tensor: object) -> _Weight | None:
-    """Return where a dense tensor lies; None for any other object."""
-    if not isinstance(tensor, torch.Tensor) or type(tensor) not in PLAIN or not tensor.numel():
+    """Return where a dense tensor with two axes or more lies; None for any other object."""
+    if not isinstance(tensor, torch.Tensor) or type(tensor) not in PLAIN:
         return None
-    if tensor.is_meta or tensor.layout != torch.strided:
+    if tensor.is_meta or tensor.layout != torch.strided or tensor.dim() < 2 or not tensor.numel():
         return None
     return tensor.data_ptr(), tuple(tensor.shape)
