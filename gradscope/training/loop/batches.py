@@ -34,7 +34,12 @@ from gradscope.nesting import find
 from gradscope.records.loop_figures import LoopBatches, LoopFact
 from gradscope.training.discovery import variable_name, variable_value
 from gradscope.training.loop.other_rows import shifted_labels
-from gradscope.training.loop.script_lines import script_line, script_place, written_assignment
+from gradscope.training.loop.script_lines import (
+    ScriptLine,
+    script_line,
+    script_place,
+    written_assignment,
+)
 from gradscope.training.loop.script_text import zipped_labels
 
 #: The number of evaluations whose inputs are compared.
@@ -355,6 +360,7 @@ class DataSets:
         # of turns with other indices; None after a turn with the same.
         self._turn: tuple[weakref.ref[RandomSampler], Any] | None = None
         self._apart: int | None = 0
+        self._turns_at: ScriptLine | None = None
 
     def batch_drawn(self, iterator: Any, indices: Any) -> None:
         """Note the indices of a batch; in this process, its samples are read next."""
@@ -385,7 +391,7 @@ class DataSets:
             self.repeats, self._first = 0, None
 
     def _take_turns(self, iterator: Any, indices: Any) -> None:
-        """Compare the indices with those of another loader just before, over as many samples."""
+        """Compare the indices with as many of another loader just before."""
         sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
         before, self._turn = self._turn, None
         if type(sampler) is not RandomSampler:
@@ -394,10 +400,10 @@ class DataSets:
         other = None if before is None else before[0]()
         if before is None or other is None or other is sampler:
             return
-        if len(other) == len(sampler) and len(before[1]) == len(indices):
+        if len(before[1]) == len(indices):
             same = _numbers(before[1]) == _numbers(indices)
             self._apart = None if same else (self._apart or 0) + 1
-            self._turn = None
+            self._turn, self._turns_at = None, self._turns_at or script_line()
 
     def called(self) -> None:
         """Note a model's call: the batch is complete."""
@@ -427,8 +433,8 @@ class DataSets:
 
     def facts(self) -> Iterator[LoopFact]:
         """Yield the facts on written data sets, exhausted iterators, and labels of others."""
-        if (self._apart or 0) >= _FEWEST_TURNS:
-            yield from zipped_labels()
+        if (self._apart or 0) >= _FEWEST_TURNS and self._turns_at is not None:
+            yield from zipped_labels(self._turns_at)
         for found in self._shifted.values():
             yield from found
         for use in self._of.values():

@@ -71,7 +71,7 @@ def calling_place() -> str | None:
 def _is_modules(frame: FrameType) -> bool:
     """Return True if a frame is of a method of a module's class."""
     owner = frame.f_globals.get(frame.f_code.co_qualname.rpartition(".")[0])
-    return isinstance(owner, type) and issubclass(owner, nn.Module)
+    return issubclass(type(owner), type) and issubclass(owner, nn.Module)
 
 
 def _is_called_back(frame: FrameType) -> bool:

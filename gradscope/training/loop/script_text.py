@@ -14,11 +14,13 @@ from gradscope.explain.shared.frames import (
     assignments,
     classes_of_script,
     innermost,
+    is_at,
     last_name,
     shown,
+    tree_of,
 )
 from gradscope.records.loop_figures import LoopFact
-from gradscope.training.loop.script_lines import main_text
+from gradscope.training.loop.script_lines import ScriptLine, main_text
 
 _PERMUTATIONS = frozenset({"randperm", "permutation"})
 
@@ -130,17 +132,17 @@ def shuffled_apart() -> Iterator[LoopFact]:
             yield LoopFact("shuffled-apart", second, words=(first, *certain), location=line)
 
 
-def zipped_labels() -> Iterator[LoopFact]:
-    """Yield the loops of the main module's file over ``zip`` of two iterables, as ``for image,
-    target in zip(images, targets)``, whose second variable goes into no call but a loss of what is
-    made of the first."""
-    file, tree = main_text() or ("", ast.Module([], []))
+def zipped_labels(at: ScriptLine) -> Iterator[LoopFact]:
+    """Yield the loop on this line over ``zip`` of two data loaders, as ``for image, target in
+    zip(images, targets)``, if its second variable goes into no call but a loss of what is made of
+    the first."""
+    file, tree = at.file, tree_of(at.file) or ast.Module([], [])
     for loop in ast.walk(tree):
         match loop:
             case ast.For(
                 target=ast.Tuple(elts=[ast.Name(id=first), ast.Name(id=second)]),
                 iter=ast.Call(func=ast.Name(id="zip"), args=[_, _]),
-            ) if _are_data_and_target(first, second, loop, tree):
+            ) if is_at(loop.iter, at.line) and _are_data_and_target(first, second, loop, tree):
                 line = f"{shown(file)}:{loop.lineno}"
                 yield LoopFact("shuffled-apart", second, words=(first, "labels"), location=line)
 
