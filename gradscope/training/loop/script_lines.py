@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
+from typing import Any
 
 from torch import nn
 
@@ -70,7 +71,7 @@ def calling_place() -> str | None:
 
 def _is_modules(frame: FrameType) -> bool:
     """Return True if a frame is of a method of a module's class."""
-    owner = frame.f_globals.get(frame.f_code.co_qualname.rpartition(".")[0])
+    owner: Any = frame.f_globals.get(frame.f_code.co_qualname.rpartition(".")[0])
     return issubclass(type(owner), type) and issubclass(owner, nn.Module)
 
 
