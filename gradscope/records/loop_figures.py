@@ -136,6 +136,8 @@ class LoopFact:
             - "same-side": the optimizer ``name`` of a critic moves the scores of fakes in the same
               direction as that of the generator, the first of ``words``, in ``count`` losses;
               the second is "raise" or "lower"
+            - "seeded-draw": the function ``name`` of the text seeds a new generator at each call,
+              in a loop
             - "thaw": the text sets ``requires_grad`` on this condition, the first of ``words``
             - "redrawn": ``torch.nn.init`` drew all weights of the optimizer ``name`` again between
               its steps, ``count`` times; the figures are the numbers of weights and of steps

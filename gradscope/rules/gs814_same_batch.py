@@ -88,6 +88,10 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
     if anew and begun > 0.5 * loop.steps:
         why = f": a data loader of {plural(loop.loader, 'batch', 'batches')} restarts each time"
         where = _most(loop).location
+    seeded = list(loop.facts_of("seeded-draw"))
+    if len(seeded) == 1 and not why:
+        why = f": `{seeded[0].name}` seeds a new generator each time"
+        where = seeded[0].location
     yield RULE.in_loop(
         loop,
         "",

@@ -4,6 +4,22 @@ programs that only look like one."""
 from rules.loop_programs import LoopProgram
 
 BROKEN = {
+    "a function seeds a new generator for each batch": LoopProgram(
+        "GS814", ("got the same input: `draw` seeds a new generator each time",), """
+        def draw(count, seed=0):
+            generator = torch.Generator().manual_seed(seed)  # broken # here
+            generator = shared  # mended
+            rows = torch.randint(len(x), (count,), generator=generator)
+            return x[rows], y[rows]
+
+        shared = torch.Generator().manual_seed(0)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = draw(8)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """),
     "two loaders that shuffle apart": LoopProgram(
         "GS886", ("`inputs` and `labels` are shuffled separately",), """
         criterion = nn.CrossEntropyLoss()

@@ -55,6 +55,7 @@ from gradscope.training.loop.script_text import (
     refitted_transforms,
     reset_returns,
     reversed_returns,
+    seeded_draws,
     shuffled_alone,
     shuffled_apart,
     thawing_conditions,
@@ -531,6 +532,7 @@ class Loop:
         other = ("evaluated",) if self._batches.evaluated or self._batches.differ else ()
         yield from self._one_batch(other)
         yield from self._loss_graphs.heads.facts(self._models, self._optimizers.alive())
+        yield from seeded_draws() if self._batches.same else ()
         for one in overfitted_batches() if self._batches.same else ():
             yield replace(one, words=(*one.words, *other))
         if ended:

@@ -406,6 +406,31 @@ def reversed_returns() -> Iterator[LoopFact]:
                     yield LoopFact("reversed-returns", name, words=(added,), location=line)
 
 
+def seeded_draws() -> Iterator[LoopFact]:
+    """Yield the lines of functions of the main module's file that seed a new generator and draw
+    from it, if a loop calls the function: it draws the same each time."""
+    file, tree = main_text() or ("", ast.Module([], []))
+    loops = [one for one in ast.walk(tree) if isinstance(one, ast.For | ast.While)]
+    called = {
+        last_name(call.func)
+        for loop in loops
+        for call in ast.walk(loop)
+        if isinstance(call, ast.Call)
+    }
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef) or function.name not in called:
+            continue
+        calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+        if not any(option.arg == "generator" for call in calls for option in call.keywords):
+            continue
+        for call in calls:
+            match call.func:
+                case ast.Attribute(value=ast.Call(func=made), attr="manual_seed"):
+                    if last_name(made) == "Generator":
+                        line = f"{shown(file)}:{call.lineno}"
+                        yield LoopFact("seeded-draw", function.name, location=line)
+
+
 def thawing_conditions() -> Iterator[LoopFact]:
     """Yield the comparisons of numbers on which the main module's file sets ``requires_grad``, as
     ``p.requires_grad = epoch >= 5`` or ``if epoch == 5: net.requires_grad_(True)``."""
