@@ -21,7 +21,7 @@ RULE = Rule(
         "median step by a large factor: a bound just below the usual norm is common practice. A "
         "run that ends early is judged by all of its steps, and by a larger factor. It is an "
         "info with optimizers that divide by the gradient's size, such as Adam: there a bound "
-        "changes little. It is also an info if the loss falls."
+        "changes little. It is also an info if the loss falls far."
     ),
     why=(
         "Clipping is meant for rare steps. If it acts on all, every step has the same length, "
@@ -52,7 +52,7 @@ RULE = Rule(
         ),
         Threshold("history", 100, "steps needed to judge while the run goes on"),
         Threshold("short", 16, "steps needed to judge at the end of the run"),
-        Threshold("left", 0.5, "share of the first loss left, below which it is an info", CHOSEN),
+        Threshold("left", 0.1, "share of the first loss left, below which it is an info", CHOSEN),
         Threshold("short_factor", 30, "the median factor for a run of fewer than `history` steps"),
     ),
     runs=Runs(loop=True),

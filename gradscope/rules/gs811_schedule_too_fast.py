@@ -94,6 +94,8 @@ def _early(loop: LoopRecord, limits: Limits) -> LoopFindings:
             if after < limits["steps"] or optimizer.rate > 0.5 * optimizer.peak:
                 continue
             listed = ", ".join(f"{one}" for one in scheduler.milestones)
+            course = loop.course
+            learns = course is not None and course.last < 0.5 * course.first
             yield RULE.in_loop(
                 loop,
                 scheduler.name,
@@ -101,6 +103,7 @@ def _early(loop: LoopRecord, limits: Limits) -> LoopFindings:
                 f"{number(optimizer.rate)} within {plural(last, 'step')} of {optimizer.steps:,}: "
                 f"`{scheduler.name}`, {scheduler.kind}(milestones=[{listed}]), makes a step after "
                 f"every batch, {plural(loop.loader, 'batch', 'batches')} an epoch.",
+                severity="info" if learns else None,
                 advice=f"Give the milestones in steps, each times {loop.loader}, or call "
                 f"`{scheduler.name}.step()` once for each epoch.",
                 value=last / optimizer.steps,

@@ -93,11 +93,11 @@ def _evaluations(loop: LoopRecord, limits: Limits) -> LoopFindings:
 def _carried(loop: LoopRecord, limits: Limits) -> LoopFindings:
     """Yield the finding on a state that is carried from step to step with its graph."""
     for one in loop.facts_of("carried-graph"):
-        by = f"`{one.name}` carries the graphs" if one.name else "The graphs"
+        by = f"`{one.name}` carries" if one.name else "the script carries"
         found = RULE.in_loop(
             loop,
             one.name,
-            f"{by} of all earlier steps into each loss: `backward` walked through "
+            f"{by} the graphs of all earlier steps into each loss: `backward` walked through "
             f"{plural(one.count, 'step')} at the last check, and takes longer and more memory at "
             "each step.",
             advice=f"Cut the graph before each step: `{one.name} = {one.name}.detach()`."

@@ -174,7 +174,7 @@ class Steps:
         scale = self.scales.of(roots) if self.scales.any else None
         current.add_loss(loss, scale, anew=current.backwards > 0 and not self._any_gradient())
         sample = 0 if sampler is None else parts.sampling.number
-        parts.loop.backward_begins(begun, loss, scale=scale, sample=sample)
+        parts.loop.backward_begins(begun, loss, scale=scale, sample=sample, given=bool(gradients))
         if parts.compiled is not None:
             parts.compiled.backward_begins()
         if not self.number and is_fixed(parts.loop.backwards):

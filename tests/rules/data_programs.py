@@ -857,6 +857,17 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "noise of another loader": """
+        denoiser = nn.Linear(4, 4)
+        samples, noises = DataLoader(x, 8, shuffle=True), DataLoader(x.flip(0), 8, shuffle=True)
+        optimizer = torch.optim.SGD(denoiser.parameters(), lr=0.1)
+        for epoch in range(3):
+            for clean, noise in zip(samples, noises):
+                noisy = clean + 0.5 * noise
+                optimizer.zero_grad()
+                F.mse_loss(denoiser(noisy), noise).backward()
+                optimizer.step()
+        """,
     "two shuffling loaders of two domains": """
         first, second = DataLoader(x, 8, shuffle=True), DataLoader(x + 1, 8, shuffle=True)
         critic = nn.Linear(2, 1)

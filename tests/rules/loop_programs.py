@@ -1126,6 +1126,92 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "layers are frozen by their number": """
+        for number, parameter in enumerate(net.parameters()):
+            parameter.requires_grad = number >= 2
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a condition that unfreezes another part": """
+        net[0].bias.requires_grad = False
+        net[2].requires_grad_(False)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(24):
+            if step == 6:
+                net[2].requires_grad_(True)
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "a head for each task is drawn again, with a state that is cleared": """
+        optimizer = torch.optim.Adam(net.parameters())
+        for task in range(5):
+            for layer in (net[0], net[2]):
+                layer.reset_parameters()
+            optimizer.state.clear()
+            for step in range(4):
+                inputs, labels = batch(step)
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), labels).backward()
+                optimizer.step()
+        """,
+    "a weight that is drawn under vmap": """
+        def drawn(shift):
+            return nn.init.normal_(torch.zeros(4, 4) + shift).sum()
+        optimizer = torch.optim.Adam(net.parameters())
+        for step in range(12):
+            torch.func.vmap(drawn, randomness="different")(torch.zeros(3))
+            inputs, labels = batch(step)
+            optimizer.zero_grad()
+            F.cross_entropy(net(inputs), labels).backward()
+            optimizer.step()
+        """,
+    "two networks, one of which accumulates": """
+        other = new()
+        first = torch.optim.SGD(net.parameters(), lr=0.01)
+        second = torch.optim.SGD(other.parameters(), lr=0.01)
+        for step in range(24):
+            inputs, labels = batch(step)
+            F.cross_entropy(net(inputs), labels).backward()
+            second.zero_grad()
+            F.cross_entropy(other(inputs), labels).backward()
+            second.step()
+            if step % 2:
+                first.step()
+                first.zero_grad()
+        """,
+    "a polynomial by Horner's rule": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for step in range(12):
+            inputs, labels = batch(step)
+            bonus = 0.5
+            bonus = 0.1 + inputs.mean() * bonus
+            optimizer.zero_grad()
+            (F.cross_entropy(net(inputs), labels) + 0 * bonus).backward()
+            optimizer.step()
+        """,
+    "log-probabilities of an episode that goes on": """
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        critic = nn.Linear(4, 1)
+        for_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+        scores = []
+        for step in range(150):
+            inputs, labels = batch(step)
+            scores.append(F.log_softmax(net(inputs), 1)[:, 0].mean())
+            for_critic.zero_grad()
+            critic(inputs).square().mean().backward()
+            for_critic.step()
+            if step in (9, 19, 29):
+                optimizer.zero_grad()
+                (-torch.stack(scores).sum()).backward()
+                optimizer.step()
+                scores.clear()
+        """,
     "a penalty that is summed over many steps before it goes backward": """
         scale = nn.Parameter(torch.ones(2))
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)

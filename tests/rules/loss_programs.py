@@ -633,6 +633,33 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "a hinge of all pairs": """
+        scorer = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(scorer.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, _ = batch(step)
+            first, second = scorer(inputs), scorer(inputs + 1)
+            optimizer.zero_grad()
+            F.relu(1 - (first - second.squeeze(1))).mean().backward()
+            optimizer.step()
+        """,
+    "edges between all nodes": """
+        class Edges(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.source, self.target = nn.Linear(4, 1), nn.Linear(4, 1)
+
+            def forward(self, nodes):
+                return F.softplus(self.source(nodes) + self.target(nodes).squeeze(-1))
+
+        edges = Edges()
+        optimizer = torch.optim.SGD(edges.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, _ = batch(step)
+            optimizer.zero_grad()
+            F.mse_loss(edges(inputs), (inputs @ inputs.T).relu()).backward()
+            optimizer.step()
+        """,
     "positive and negative pairs in losses of two optimizers": """
         users, items = nn.Embedding(32, 4), nn.Embedding(32, 4)
         first = torch.optim.Adam(users.parameters(), lr=1e-2)

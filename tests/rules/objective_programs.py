@@ -526,6 +526,45 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a generator behind a reversed gradient": """
+        class Reversed(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, given):
+                return given.view_as(given)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return -grad
+
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        for_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+        for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+        for step in range(24):
+            real, _ = batch(step)
+            fake = generator(torch.randn(8, 2))
+            for_critic.zero_grad()
+            (critic(real).mean() - critic(fake.detach()).mean()).backward()
+            for_critic.step()
+            for_generator.zero_grad()
+            (-critic(Reversed.apply(generator(torch.randn(8, 2)))).mean()).backward()
+            for_generator.step()
+        """,
+    "a critic's gradients by their signs": """
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        for_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+        for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+        one, minus = torch.tensor(1.0), torch.tensor(-1.0)
+        for step in range(24):
+            real, _ = batch(step)
+            for_critic.zero_grad()
+            (critic(real).mean() - critic(generator(torch.randn(8, 2)).detach()).mean()).backward(
+                minus
+            )
+            for_critic.step()
+            for_generator.zero_grad()
+            critic(generator(torch.randn(8, 2))).mean().backward(minus)
+            for_generator.step()
+        """,
     "a hinge on the scores of pairs": _ALIKE.format(
         d="score = F.cosine_similarity(one, other)",
         loss="same * F.relu(1 - score) + (1 - same) * F.relu(1 + score)",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import torch
 from torch.autograd.graph import Node
 
 from gradscope.capture.nodes import stack_of
@@ -15,6 +16,8 @@ from gradscope.training.loop.weighted_terms import SUMS, constant_factor
 
 #: Functions that rise everywhere, as of a hinge loss and of a non-saturating one.
 _RISING = frozenset({"ReluBackward", "LeakyReluBackward", "SoftplusBackward", "ClampMinBackward"})
+#: The number of nodes of a loss, at most.
+_NODES = 16384
 #: The smallest number of losses of each side.
 _FEWEST = 3
 
@@ -74,6 +77,21 @@ class CriticScores:
                             "same-side", critic, count=other.count, location=own.location,
                             words=(generator, "raise" if own.signs == {True} else "lower"),
                         )  # fmt: skip
+
+
+def has_own_function(loss: Node) -> bool:
+    """Return True if a loss depends on a function of the script, which may turn a gradient round;
+    or if its graph is too large to tell."""
+    stack, seen = [loss], {loss}
+    while stack:
+        for one, _ in stack.pop().next_functions:
+            if one is None or one in seen:
+                continue
+            if isinstance(one, torch.autograd.function.BackwardCFunction) or len(seen) >= _NODES:
+                return True
+            seen.add(one)
+            stack.append(one)
+    return False
 
 
 def _scores(factor: float, term: Node) -> tuple[float, Node] | None:

@@ -19,6 +19,7 @@ class HeldParameters:
 
     Attributes:
         without: parameters without a gradient at any of its steps; None before the first.
+        thawed: True if one of them got a gradient at a later step.
         removed: those of them that backward did give one, as far as gradients were read.
         zero: parameters whose gradient was exactly zero when last read, with the first such reading
             and its step.
@@ -36,6 +37,7 @@ class HeldParameters:
 
     def __init__(self) -> None:
         self.without: set[int] | None = None
+        self.thawed = False
         self.removed: set[int] = set()
         self.zero: dict[int, tuple[int, int]] = {}
         self.moved: dict[int, int] = {}
@@ -61,8 +63,9 @@ class HeldParameters:
         elif self.without is None:
             self.without = {id(p) for p in held if p.grad is None}
         elif self.without:
-            without = self.without
+            without, count = self.without, len(self.without)
             without.difference_update([id(p) for p in held if p.grad is not None])
+            self.thawed = self.thawed or len(without) < count
         self._frozen = []
         for parameter in held:
             if not parameter.requires_grad and parameter.grad is not None:

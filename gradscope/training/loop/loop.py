@@ -128,6 +128,7 @@ class Loop:
         # Iterations over loaders and their batches, and how many of both came before a step.
         self._epochs, self._at_step = 0, (0, 0)
         self._first_epoch: tuple[str | None, int | None] = (None, None)
+        self._carried_after = -1  # the steps before the last backward that was checked
         self._scaled = self.changed = False
         self._registrations = 0
         # Registrations when a line made an optimizer last; the lines whose optimizers hold
@@ -290,6 +291,8 @@ class Loop:
     def drawn(self, tensor: torch.Tensor, normal: bool) -> None:
         """Note a tensor that ``torch.nn.init`` set to random numbers, of a given deviation if they
         are ``normal``."""
+        if torch._C._are_functorch_transforms_active():
+            return  # one tensor stands for many
         self._redrawn.drawn(tensor)
         if normal:
             self._small_starts.drawn(tensor)
@@ -326,7 +329,13 @@ class Loop:
         return self._loss_graphs.wants_stacks
 
     def backward_begins(
-        self, roots: Sequence[Any], loss: float | None, *, scale: float | None, sample: int
+        self,
+        roots: Sequence[Any],
+        loss: float | None,
+        *,
+        scale: float | None,
+        sample: int,
+        given: bool = False,
     ) -> None:
         """Note a backward; its graph is complete.
 
@@ -334,6 +343,7 @@ class Loop:
             loss: the loss's value; None if it is not a single number.
             scale: a gradient scaler's factor in it; None without one.
             sample: the number of the current sample; 0 without one.
+            given: True if the script gave it a gradient.
         """
         self.backwards += 1
         self._scaled = self._scaled or scale is not None
@@ -348,9 +358,11 @@ class Loop:
             known.fresh = True
             known.use.backward_begins(line)
         self._last_backward = line
-        self._carried.backward_begins(roots, line)
+        if self._steps != self._carried_after or not self.optimizer_uses:
+            self._carried_after = self._steps
+            self._carried.backward_begins(roots, line)
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
-        self._loss_graphs.backward_begins(roots, sampled=sample > 0)
+        self._loss_graphs.backward_begins(roots, sampled=sample > 0, given=given)
         if sample:
             self.model_uses.sampled(roots)
             if not any(True for _ in self._models):
@@ -547,7 +559,8 @@ class Loop:
             yield from inverted_ratios()
             yield from reversed_returns()
             yield from reset_returns()
-            yield from thawing_conditions()
+            if not any(use.parameters.thawed for _, use in self.optimizer_uses.every):
+                yield from thawing_conditions()
             yield from truncated_masks()
             yield from refitted_transforms()
         for model in self._models if ended else ():

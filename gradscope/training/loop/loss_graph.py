@@ -16,7 +16,7 @@ from gradscope.records.loop_figures import LossOperation, LossTargets, Reach
 from gradscope.training.loop.batches import GeneratedInputs
 from gradscope.training.loop.constant_targets import Targets
 from gradscope.training.loop.contrastive import uncounted_pairs
-from gradscope.training.loop.critic_scores import CriticScores
+from gradscope.training.loop.critic_scores import CriticScores, has_own_function
 from gradscope.training.loop.frozen_heads import FrozenHeads
 from gradscope.training.loop.loss_lines import graphless_term, number_term, targets_made
 from gradscope.training.loop.loss_parts import loss_parts
@@ -163,8 +163,10 @@ class LossGraphs:
             return True
         return any(one.inside and one.location is None for one in self._seen.values())
 
-    def backward_begins(self, roots: Sequence[object], *, sampled: bool) -> None:
-        """Read the graph of a loss, which is complete now."""
+    def backward_begins(
+        self, roots: Sequence[object], *, sampled: bool, given: bool = False
+    ) -> None:
+        """Read the graph of a loss, which is complete now; ``given`` if backward got a gradient."""
         if not sampled and not self._targets.suspect:
             return
         root = roots[0] if len(roots) == 1 else None
@@ -187,7 +189,7 @@ class LossGraphs:
         factors = (
             {one: factor for factor, one in weighted_terms(node)} if self._generated.several else {}
         )
-        if sampled and factors:
+        if sampled and factors and not given and not has_own_function(node):
             self.critics.read(((by, one) for one, by in factors.items()), self._on_generated)
         read = set()
         for one in operations(node):
@@ -223,8 +225,8 @@ class LossGraphs:
                 self._place(self._count((name, words[0]), words=words), one)
         # A loss by hand may consist of pieces, as a Huber loss by `torch.where`.
         for one in operations(node, PIECES) if sampled else ():
-            fault = None if one in read else _broadcast(one)
-            if fault is not None:
+            fault = None if one in read else _broadcast(one, pieces=True)
+            if fault is not None and not self._is_inside(one):
                 key, shapes[key], where = fault
                 faults.setdefault(key, []).append(where)
         for part in loss_parts(node) if sampled else ():
@@ -298,13 +300,17 @@ class LossGraphs:
         number = -1 if layer is None else layer._sequence_nr()
         return any(generated and start <= number < end for start, end, generated in self._calls)
 
+    def _is_inside(self, node: Node) -> bool:
+        """Return True if a model's call made the node."""
+        number = node._sequence_nr()
+        return any(start <= number < end for start, end, _ in self._calls)
+
     def _place(self, found: _Placed, node: Node) -> None:
         """Note the line of a record, if it is known."""
         if found.location is not None:
             return
         found.location = locate(stack_of(node))
-        number = node._sequence_nr()
-        found.inside = any(start <= number < end for start, end, _ in self._calls)
+        found.inside = self._is_inside(node)
 
     def _place_function(self, found: _Operation, node: Node, name: str) -> None:
         """Note the line that names the function of a loss, or makes its module."""
@@ -407,9 +413,9 @@ def _fault(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     return _chosen_axis(node) or _broadcast(node)
 
 
-def _broadcast(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
-    """Return an unintended broadcast."""
-    found = broadcast(node)
+def _broadcast(node: Node, *, pieces: bool = False) -> tuple[_Key, tuple[Shape, ...], Node] | None:
+    """Return an unintended broadcast; ``pieces`` as of ``broadcast``."""
+    found = broadcast(node, pieces=pieces)
     if found is None:
         return None
     return ("broadcast", found.operation), (found.column, found.row, found.result), node
@@ -425,7 +431,8 @@ def _chosen_axis(node: Node) -> tuple[_Key, tuple[Shape, ...], Node] | None:
     along, shape = getattr(node, "_saved_dim", None), shape_of(softmax)
     if index is None or dim is None or along is None or shape is None:
         return None
-    if signed(along) % len(shape) != len(shape) - 1 or dim == len(shape) - 1 or shape[dim] == 1:
+    # A softmax over candidates, each with scores of its own, has another axis beside.
+    if len(shape) != 2 or signed(along) % 2 != 1 or dim == 1 or shape[dim] == 1:
         return None
     # An index that is the same all along the softmax's axis chooses places, not classes.
     if index.shape[-1] != 1 or not _ends_in_features(softmax):

@@ -93,6 +93,7 @@ class GrowingSums:
         self._ends: deque[int] = deque(maxlen=_MOST)
         self._thread = threading.get_ident()
         self._of: dict[str, _Sum] = {}
+        self._emptied = set[str]()  # variables that began anew once: the script uses them
 
     def step_ended(self) -> None:
         """Note the end of a step."""
@@ -119,6 +120,7 @@ class GrowingSums:
         for path, known in self._of.items():
             if found.get(path) is not known:
                 known.close()
+                self._emptied.add(path)
         self._of = found
 
     def close(self) -> None:
@@ -129,7 +131,7 @@ class GrowingSums:
     def facts(self) -> Iterator[LoopFact]:
         """Yield a fact for each sum that grew."""
         for path, one in self._of.items():
-            if one.searches >= _SEARCHES and not one.used:
+            if one.searches >= _SEARCHES and not one.used and path not in self._emptied:
                 yield LoopFact(
                     "growing-sum", path, count=one.steps, figures=(float(one.first),),
                     location=one.adds_at,

@@ -42,8 +42,11 @@ class Broadcast:
     result: Shape
 
 
-def broadcast(node: Node) -> Broadcast | None:
+def broadcast(node: Node, *, pieces: bool = False) -> Broadcast | None:
     """Return the unintended broadcast of an operation; None without one.
+
+    With ``pieces``, only one side may have a gradient, and no view may have made its column: losses
+    of all pairs consist of such pieces, too.
 
     A script that wants all pairs gives both sides equally many axes; here one side has an axis
     less.
@@ -54,7 +57,7 @@ def broadcast(node: Node) -> Broadcast | None:
         sides = given.get("self"), given.get("target")
         found = _of_tensors(*sides) if None not in sides else None  # type: ignore[arg-type]
     elif name in ARITHMETIC:
-        found = _of_nodes(node)
+        found = _of_nodes(node, pieces=pieces)
     else:
         return None
     return None if found is None else Broadcast(_WORDS[name], *found)
@@ -72,7 +75,7 @@ def _of_tensors(first: torch.Tensor, second: torch.Tensor) -> tuple[Shape, Shape
     return (shape[0], 1, *shape[2:]), shape[1:], shape
 
 
-def _of_nodes(node: Node) -> tuple[Shape, Shape, Shape] | None:
+def _of_nodes(node: Node, *, pieces: bool) -> tuple[Shape, Shape, Shape] | None:
     """Return the shapes broadcast in arithmetic, from the graph's sides that need a gradient."""
     result = shape_of(node)
     if result is None or not _square(result):
@@ -92,8 +95,10 @@ def _of_nodes(node: Node) -> tuple[Shape, Shape, Shape] | None:
         turned = turned or (shape == column and _is_turned(maker))
     if not known or len(set(known)) != len(known):
         return None
-    if turned and len(known) == 2:
+    if turned and (pieces or len(known) == 2):
         return None  # the scores of positives beside those of negatives: all pairs are meant
+    if pieces and len(known) == 2:
+        return None
     return column, row, result
 
 

@@ -85,11 +85,9 @@ class GradientUse:
         self.backwards += 1
         self._cleared = False
         if self._other is not None:
-            state, before = self._other
-            if self._state() != state:  # the script has written to them
+            before = self._other[1]
+            if self._is_written():
                 self._other = None
-                if self._stale:
-                    self._stale, self._used = False, None
             elif before != line and self._called:
                 self._adds = before, line
         if self._used is None:
@@ -103,15 +101,25 @@ class GradientUse:
 
     def clearing(self) -> None:
         """Note the start of ``zero_grad``, perhaps on other parameters."""
+        self._is_written()
         self._before = self._state()
+
+    def _is_written(self) -> bool:
+        """Return True if the script has written to the gradients since another optimizer's step;
+        then they are cleared."""
+        if self._other is None or self._state() == self._other[0]:
+            return False
+        if self._stale:
+            self._stale, self._used = False, None
+        return True
 
     def cleared(self) -> None:
         """Note the end of ``zero_grad``, perhaps on other parameters."""
         now = self._state()
+        self._other = self._adds = None
         if now is not None and now == self._before:  # its own gradients are as before
             return
-        self._cleared, self._other, self._adds = True, None, None
-        self._clear = now
+        self._cleared, self._clear = True, now
         if now != self._used:
             self._stale, self._used = False, None
 

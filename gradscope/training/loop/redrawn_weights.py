@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ class _Drawn:
     weights: set[_Weight] = field(default_factory=set)
     left: set[_Weight] = field(default_factory=set)  # not drawn since these steps
     count: int = 0
+    anew: bool = False  # the script has emptied the optimizer's state once
     location: str | None = None
 
 
@@ -45,7 +47,11 @@ class RedrawnWeights:
     def drawn(self, tensor: object) -> None:
         """Note a tensor that ``torch.nn.init`` filled with random numbers."""
         for optimizer, use in self._uses:
-            if use.parameters.steps and (weight := _weight(tensor)) is not None:
+            # Several optimizers, or one without a state, may begin anew on purpose.
+            if not (use.parameters.steps and optimizer.state) or len(self._uses.every) > 1:
+                continue
+            weight = _weight(tensor)
+            if weight is not None:
                 self._note(optimizer, use, weight)
 
     def _note(self, optimizer: Optimizer, use: OptimizerUse, weight: _Weight) -> None:
@@ -59,7 +65,9 @@ class RedrawnWeights:
             held = (p for group in optimizer.param_groups for p in group["params"])
             known.weights = {one for p in held if (one := _weight(p)) is not None}
             known.left = set(known.weights)
-        if weight in known.left:
+            known.anew = known.anew or _age(optimizer) < steps
+            known.count = 0 if known.anew else known.count
+        if weight in known.left and not known.anew:
             known.left.discard(weight)
             if not known.left:
                 known.count += 1
@@ -74,6 +82,13 @@ class RedrawnWeights:
                     figures=(float(len(known.weights)), float(use.parameters.steps)),
                     location=known.location,
                 )  # fmt: skip
+
+
+def _age(optimizer: Optimizer) -> float:
+    """Return the number of steps in the state of an optimizer; infinity if it does not count."""
+    state = next(iter(optimizer.state.values()), None)
+    steps = state.get("step") if type(state) is dict else None
+    return float(steps) if isinstance(steps, int | float | torch.Tensor) else math.inf
 
 
 def _weight(tensor: object) -> _Weight | None:

@@ -148,7 +148,10 @@ def zipped_labels(at: ScriptLine) -> Iterator[LoopFact]:
 
 
 #: Losses, and classes of losses, that compare rows one by one.
-_BY_ROWS = re.compile(r"(mse|l1|huber|cross_?entropy|bce|nll)\w*$|Loss$", re.IGNORECASE)
+_BY_ROWS = re.compile(
+    r"^(smooth_)?(mse|l1|huber|nll|cross_entropy|binary_cross_entropy)(_loss|_with_logits)?$|"
+    r"^(MSE|L1|SmoothL1|Huber|NLL|CrossEntropy|BCE|BCEWithLogits)Loss$"
+)
 
 
 def _are_data_and_target(first: str, second: str, loop: ast.For, tree: ast.Module) -> bool:
@@ -162,12 +165,19 @@ def _are_data_and_target(first: str, second: str, loop: ast.For, tree: ast.Modul
         for target in one.targets
         for name in _names(target, ast.Store)
     }
+    loads = [
+        node
+        for one in loop.body
+        for node in ast.walk(one)
+        if isinstance(node, ast.Name) and node.id == second
+    ]
     found = False
     for call in calls:
         given = [*call.args, *(one.value for one in call.keywords)]
         plain = {one.id for one in given if isinstance(one, ast.Name)}
         if second not in plain:
             continue
+        loads = [node for node in loads if node not in given]
         others = {name for one in given for name in _names(one, ast.Load)} - {second}
         if first in plain or not others & {first, *made}:
             return False
@@ -177,7 +187,7 @@ def _are_data_and_target(first: str, second: str, loop: ast.For, tree: ast.Modul
             if isinstance(one.value, ast.Call)
         ] or [last_name(call.func)]
         found = found or all(map(_BY_ROWS.search, kinds))
-    return found
+    return found and not loads  # nothing else reads it
 
 
 #: What takes arrays whose rows belong together.
@@ -432,8 +442,9 @@ def seeded_draws() -> Iterator[LoopFact]:
 
 
 def thawing_conditions() -> Iterator[LoopFact]:
-    """Yield the comparisons of numbers on which the main module's file sets ``requires_grad``, as
-    ``p.requires_grad = epoch >= 5`` or ``if epoch == 5: net.requires_grad_(True)``."""
+    """Yield the comparisons of epochs or steps on which the main module's file sets
+    ``requires_grad``, as ``p.requires_grad = epoch >= 5`` or ``if epoch == 5:
+    net.requires_grad_(True)``."""
     file, tree = main_text() or ("", ast.Module([], []))
     for node in ast.walk(tree):
         for value in _thaws(node):
@@ -459,8 +470,16 @@ def _thaws(node: ast.AST) -> Iterator[ast.expr]:
                 yield test
 
 
+#: A part of the name of what counts the steps of a training.
+_COUNTS = re.compile(r"(^|_)(epochs?|steps?|iters?|iterations?|global_?step)($|_)", re.IGNORECASE)
+
+
 def _is_of_numbers(value: ast.Compare) -> bool:
-    """Return True for an order, and for an equality of something to a number."""
+    """Return True for a comparison of the number of epochs or steps: an order, or an equality to a
+    number."""
+    named = [one for one in ast.walk(value) if isinstance(one, ast.Name | ast.Attribute)]
+    if not any(_COUNTS.search(last_name(one)) for one in named):
+        return False
     if all(isinstance(one, ast.Gt | ast.GtE | ast.Lt | ast.LtE) for one in value.ops):
         return True
     sides = (value.left, *value.comparators)
@@ -474,7 +493,7 @@ def reset_returns() -> Iterator[LoopFact]:
     file, tree = main_text() or ("", ast.Module([], []))
     for loop in ast.walk(tree):
         numbers: dict[str, ast.stmt] = {}
-        for one in loop.body if isinstance(loop, ast.For | ast.While) else ():
+        for one in loop.body if isinstance(loop, ast.For) and _is_backwards(loop.iter) else ():
             match one:
                 case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=number)) if (
                     type(number) in (int, float)
@@ -493,6 +512,16 @@ def reset_returns() -> Iterator[LoopFact]:
                         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
                     }
                     numbers = {name: at for name, at in numbers.items() if name not in written}
+
+
+def _is_backwards(iterable: ast.expr) -> bool:
+    """Return True for a loop over something reversed, and for ``range(…, -1)``."""
+    match iterable:
+        case ast.Call(func=ast.Name(id="range"), args=[_, _, ast.UnaryOp(op=ast.USub())]):
+            return True
+        case ast.Call(func=ast.Name(id="reversed")):
+            return True
+    return _is_reversed(iterable)
 
 
 def _is_reversed(iterable: ast.expr) -> bool:
