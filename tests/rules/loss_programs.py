@@ -633,6 +633,17 @@ BROKEN = {
 
 #: What does on purpose what a rule looks for, or something like it.
 HEALTHY = {
+    "an ordering of all pairs, with one side detached": """
+        scorer = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(scorer.parameters(), lr=0.1)
+        for step in range(24):
+            inputs, _ = batch(step)
+            scores = scorer(inputs)
+            order = torch.sign(inputs[:, :1] - inputs[:, 0])
+            optimizer.zero_grad()
+            F.softplus(-order * (scores - scores.detach().flatten())).mean().backward()
+            optimizer.step()
+        """,
     "a hinge of all pairs": """
         scorer = nn.Linear(4, 1)
         optimizer = torch.optim.SGD(scorer.parameters(), lr=0.1)

@@ -526,6 +526,22 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "a generator's gradients turned round": """
+        generator, critic = nn.Linear(2, 4), nn.Linear(4, 1)
+        for_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+        for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+        for step in range(24):
+            real, _ = batch(step)
+            for_critic.zero_grad()
+            fake = generator(torch.randn(8, 2)).detach()
+            (critic(fake).mean() - critic(real).mean()).backward()
+            for_critic.step()
+            for_generator.zero_grad()
+            critic(generator(torch.randn(8, 2))).mean().backward()
+            for parameter in generator.parameters():
+                parameter.grad.neg_()
+            for_generator.step()
+        """,
     "a generator behind a reversed gradient": """
         class Reversed(torch.autograd.Function):
             @staticmethod

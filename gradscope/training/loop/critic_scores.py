@@ -12,6 +12,7 @@ from gradscope.capture.nodes import stack_of
 from gradscope.explain.shared.frames import locate
 from gradscope.records.loop_figures import LoopFact
 from gradscope.training.loop.loss_walk import LAYERS, adds_bias, kind, weight_of
+from gradscope.training.loop.script_lines import written_in_main
 from gradscope.training.loop.weighted_terms import SUMS, constant_factor
 
 #: Functions that rise everywhere, as of a hinge loss and of a non-saturating one.
@@ -62,7 +63,12 @@ class CriticScores:
         self._played.clear()
 
     def facts(self) -> Iterator[LoopFact]:
-        """Yield a fact for each critic: the generator's optimizer does not score data."""
+        """Yield a fact for each critic: the generator's optimizer does not score data.
+
+        A script that turns gradients round, ``p.grad.neg_()``, may mean it.
+        """
+        if written_in_main(r"\.grad\b.*\.?(neg_?|mul_)\(|\.grad\s*=\s*-|\.grad\s*\*="):
+            return
         for sides in self._of.values():
             for (critic, fakes), own in sides.items():
                 data = sides.get((critic, False))

@@ -48,13 +48,8 @@ _MADE_OF = (
         }
     )
 )
-#: Operations that put a loss together from pieces, or bend a difference. Models use them too.
-PIECES = frozenset(
-    {
-        *("WhereBackward", "MinimumBackward", "MaximumBackward", "ReluBackward"),
-        *("CoshBackward", "SoftplusBackward", "LinalgVectorNormBackward", "NormBackward"),
-    }
-)
+#: Operations that choose between the pieces of a loss. Models use them too.
+PIECES = frozenset({"WhereBackward", "MinimumBackward", "MaximumBackward"})
 _SUMS = frozenset({"AddBackward", "SubBackward", "NegBackward", "MeanBackward", "SumBackward"})
 #: Operations allowed between a loss and its negative.
 _SIGNED = frozenset({"NegBackward", "MeanBackward", "SumBackward"})

@@ -117,9 +117,10 @@ class GradientUse:
         """Note the end of ``zero_grad``, perhaps on other parameters."""
         now = self._state()
         self._other = self._adds = None
+        self._clear = now
         if now is not None and now == self._before:  # its own gradients are as before
             return
-        self._cleared, self._clear = True, now
+        self._cleared = True
         if now != self._used:
             self._stale, self._used = False, None
 
