@@ -86,7 +86,7 @@ class GradientUse:
         self._cleared = False
         if self._other is not None:
             before = self._other[1]
-            if self._is_written():
+            if self._note_writes():
                 self._other = None
             elif before != line and self._called:
                 self._adds = before, line
@@ -101,10 +101,10 @@ class GradientUse:
 
     def clearing(self) -> None:
         """Note the start of ``zero_grad``, perhaps on other parameters."""
-        self._is_written()
+        self._note_writes()
         self._before = self._state()
 
-    def _is_written(self) -> bool:
+    def _note_writes(self) -> bool:
         """Return True if the script has written to the gradients since another optimizer's step;
         then they are cleared."""
         if self._other is None or self._state() == self._other[0]:
