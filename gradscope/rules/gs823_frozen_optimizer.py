@@ -19,7 +19,7 @@ RULE = Rule(
         "`requires_grad=False` and none had a gradient at any step. It also fires for a group of "
         "frozen parameters, if other parameters of that model get gradients and no optimizer "
         "holds them. It names these parameters. It also fires for frozen parameters beside others "
-        "that train, if the script unfreezes parameters on a condition on numbers, as "
+        "that train, if the script unfreezes parameters on a condition on epochs or steps, as "
         "`epoch >= 5`, and these stay frozen to the end."
     ),
     why="No step moves a weight. If other parameters are trainable, no optimizer holds them.",
