@@ -857,6 +857,28 @@ BROKEN = {
 }  # fmt: skip
 
 HEALTHY = {
+    "two loaders with batch samplers of the script's own": """
+        from torch.utils.data import RandomSampler
+
+        class Batches:
+            def __init__(self):
+                self.sampler = RandomSampler(x)
+
+            def __iter__(self):
+                for first in range(0, 64, 8):
+                    yield (number for number in range(first, first + 8))
+
+            def __len__(self):
+                return 8
+
+        first, second = (DataLoader(x, batch_sampler=Batches()) for _ in range(2))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for epoch in range(3):
+            for inputs, others in zip(first, second):
+                optimizer.zero_grad()
+                F.cross_entropy(net(inputs), (others[:, 0] > 0).long()).backward()
+                optimizer.step()
+        """,
     "noise of another loader": """
         denoiser = nn.Linear(4, 4)
         samples, noises = DataLoader(x, 8, shuffle=True), DataLoader(x.flip(0), 8, shuffle=True)

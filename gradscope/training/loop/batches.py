@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.data import Dataset, RandomSampler, Subset, TensorDataset
+from torch.utils.data import BatchSampler, Dataset, RandomSampler, Subset, TensorDataset
 
 from gradscope.capture.differences import fingerprints
 from gradscope.capture.remembered import remembered
@@ -42,6 +43,8 @@ from gradscope.training.loop.script_lines import (
 )
 from gradscope.training.loop.script_text import zipped_labels
 
+#: What holds indices and can be read twice.
+_SEQUENCES = (list, tuple, range, torch.Tensor, np.ndarray)
 #: The number of evaluations whose inputs are compared.
 _EVALUATIONS = 4
 #: The number of first batches among which loaders that take turns are compared, and the number of
@@ -358,7 +361,7 @@ class DataSets:
         self._lasting: list[_End] = []
         # Of two shuffling loaders that take turns: the one before with its indices, and the number
         # of turns with other indices; None after a turn with the same.
-        self._turn: tuple[weakref.ref[RandomSampler], Any] | None = None
+        self._turn: tuple[weakref.ref[RandomSampler], tuple[int, ...]] | None = None
         self._apart: int | None = 0
         self._turns_at: ScriptLine | None = None
 
@@ -392,17 +395,20 @@ class DataSets:
 
     def _take_turns(self, iterator: Any, indices: Any) -> None:
         """Compare the indices with as many of another loader just before."""
-        sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+        batches = getattr(iterator, "_index_sampler", None)
         before, self._turn = self._turn, None
-        if type(sampler) is not RandomSampler:
+        # Other classes are the script's own: their attributes may be anything.
+        if type(batches) is not BatchSampler or type(batches.sampler) is not RandomSampler:
             return
-        self._turn = weakref.ref(sampler), indices
+        drawn = _numbers(indices)
+        if drawn is None:
+            return
+        self._turn = weakref.ref(batches.sampler), drawn
         other = None if before is None else before[0]()
-        if before is None or other is None or other is sampler:
+        if before is None or other is None or other is batches.sampler:
             return
-        if len(before[1]) == len(indices):
-            same = _numbers(before[1]) == _numbers(indices)
-            self._apart = None if same else (self._apart or 0) + 1
+        if len(before[1]) == len(drawn):
+            self._apart = None if before[1] == drawn else (self._apart or 0) + 1
             self._turn, self._turns_at = None, self._turns_at or script_line()
 
     def called(self) -> None:
@@ -452,7 +458,9 @@ class DataSets:
 
 def _numbers(indices: Any) -> tuple[int, ...] | None:
     """Return the indices of a batch, which a sampler may give as a tensor or an array; None for
-    others, as of a stream."""
+    others, as of a stream. A generator is not read: the script would get none of its indices."""
+    if type(indices) not in _SEQUENCES:
+        return None
     try:
         return tuple(map(int, indices))
     except (TypeError, ValueError, RuntimeError):
