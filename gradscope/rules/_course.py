@@ -62,6 +62,11 @@ def is_left(course: Course, share: float) -> bool:
     return course.first > 0 and course.lowest > 0 and course.last >= share * course.first
 
 
+def fell(course: Course | None, share: float) -> bool:
+    """Return True if a loss ended below a share of its start."""
+    return course is not None and course.last < share * course.first
+
+
 def until_course(steps: float) -> int:
     """Return the number of losses after which a course of so many steps exists."""
     size = _BLOCK

@@ -142,7 +142,7 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if hook is not None and all(one.hook == hook for one in members):
             found = RULE.finding(
                 module,
-                f"{message} The function at {hook}, a hook, replaces the gradient.",
+                f"{message} The function at {hook} is a hook there, and may replace the gradient.",
                 advice="To freeze a parameter, set `requires_grad` to False: with a gradient of "
                 "zero, the optimizer still moves it by weight decay and momentum.",
                 value=float(len(members)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gradscope.records.loop import LoopRecord
 from gradscope.records.loop_figures import Course, LoopClipping
+from gradscope.rules._course import fell
 from gradscope.rules._loop import LoopFindings, at
 from gradscope.rules._reading import is_scale_free
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
@@ -72,12 +73,15 @@ def find_in_loop(loop: LoopRecord, limits: Limits) -> LoopFindings:
         if not fires:
             continue
         course = loop.course if len(loop.optimizers) == 1 else None
-        learns = course is not None and course.last < limits["left"] * course.first
-        mild = is_scale_free(kinds.get(one.optimizer)) or learns
+        mild = ""
+        if course is not None and fell(course, limits["left"]):
+            mild = _learns(course)
+        elif is_scale_free(kinds.get(one.optimizer)):
+            mild = _scale_free(kinds[one.optimizer])
         finding = RULE.finding(
             one.optimizer,
             f"{_often(one)}, the median one by a factor of {number(one.factor)}"
-            f"{_bound(one)}.{_mild(kinds[one.optimizer], course if learns else None, mild=mild)}",
+            f"{_bound(one)}.{mild}",
             severity="info" if mild else None,
             value=one.factor,
             limit=limits.of("factor"),
@@ -99,7 +103,9 @@ def _bound(one: LoopClipping) -> str:
     return "" if one.bound is None else f", to a norm of {number(one.bound)}"
 
 
-def _mild(kind: str, course: Course | None, *, mild: bool) -> str:
-    if course is not None:
-        return f" The loss fell from {number(course.first)} to {number(course.last)} all the same."
-    return f" {kind} divides by the gradient's size, so that this changes little." if mild else ""
+def _learns(course: Course) -> str:
+    return f" The loss fell from {number(course.first)} to {number(course.last)} all the same."
+
+
+def _scale_free(kind: str) -> str:
+    return f" {kind} divides by the gradient's size, so that this changes little."

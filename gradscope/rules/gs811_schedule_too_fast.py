@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gradscope.records.loop import LoopOptimizer, LoopRecord, LoopScheduler
+from gradscope.rules._course import fell
 from gradscope.rules._loop import LoopFindings, held_by
 from gradscope.rules._rule import CHOSEN, Limits, Rule, Runs, Threshold
 from gradscope.rules._words import number, plural
@@ -19,7 +20,7 @@ RULE = Rule(
         "after every batch and passes its T_max again and again, if T_max is not a number of "
         "batches in an epoch: the rate then rises again. And it fires if MultiStepLR steps after "
         "every batch and its milestones fit the number of epochs, but all pass in the first few "
-        "steps."
+        "steps; that is an info if the loss falls by half."
     ),
     why=(
         "`StepLR`, `MultiStepLR` and `ExponentialLR` count calls of their `step`. If their "
@@ -39,6 +40,7 @@ RULE = Rule(
         Threshold(
             "early", 0.1, "share of steps before the last milestone, below which it fires", CHOSEN
         ),
+        Threshold("left", 0.5, "share of the first loss left, below which it is an info", CHOSEN),
         Threshold("steps", 10, "steps after the fall of the rate needed to judge", CHOSEN),
     ),
     runs=Runs(loop=True),
@@ -94,8 +96,6 @@ def _early(loop: LoopRecord, limits: Limits) -> LoopFindings:
             if after < limits["steps"] or optimizer.rate > 0.5 * optimizer.peak:
                 continue
             listed = ", ".join(f"{one}" for one in scheduler.milestones)
-            course = loop.course
-            learns = course is not None and course.last < 0.5 * course.first
             yield RULE.in_loop(
                 loop,
                 scheduler.name,
@@ -103,7 +103,7 @@ def _early(loop: LoopRecord, limits: Limits) -> LoopFindings:
                 f"{number(optimizer.rate)} within {plural(last, 'step')} of {optimizer.steps:,}: "
                 f"`{scheduler.name}`, {scheduler.kind}(milestones=[{listed}]), makes a step after "
                 f"every batch, {plural(loop.loader, 'batch', 'batches')} an epoch.",
-                severity="info" if learns else None,
+                severity="info" if fell(loop.course, limits["left"]) else None,
                 advice=f"Give the milestones in steps, each times {loop.loader}, or call "
                 f"`{scheduler.name}.step()` once for each epoch.",
                 value=last / optimizer.steps,

@@ -248,7 +248,7 @@ for step in range(24):
 
 BROKEN = {
     "a hook freezes a layer with a gradient of zero": LoopProgram(
-        "GS103", ("The function at train.py:", "a hook, replaces the gradient"), """
+        "GS103", ("The function at train.py:", "is a hook there, and may replace the gradient"), """
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=0.1)
         for step in range(64):
             if step == 5:

@@ -106,7 +106,6 @@ class Losses:
 _MOST, _NODES = 4096, 64
 
 
-#: In the metadata of a node, which lives as long as the node.
 class KeptGraphs:
     """Attaches a token to the node of each loss, and checks which tokens are alive."""
 

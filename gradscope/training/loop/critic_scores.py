@@ -17,6 +17,8 @@ from gradscope.training.loop.weighted_terms import SUMS, constant_factor
 
 #: Functions that rise everywhere, as of a hinge loss and of a non-saturating one.
 _RISING = frozenset({"ReluBackward", "LeakyReluBackward", "SoftplusBackward", "ClampMinBackward"})
+#: Lines that turn a gradient round.
+_TURNS = r"\.grad\b.*\.?(neg_?|mul_)\(|\.grad\s*=\s*-|\.grad\s*\*="
 #: The number of nodes of a loss, at most.
 _NODES = 16384
 #: The smallest number of losses of each side.
@@ -67,8 +69,6 @@ class CriticScores:
 
         A script that turns gradients round, ``p.grad.neg_()``, may mean it.
         """
-        if written_in_main(r"\.grad\b.*\.?(neg_?|mul_)\(|\.grad\s*=\s*-|\.grad\s*\*="):
-            return
         for sides in self._of.values():
             for (critic, fakes), own in sides.items():
                 data = sides.get((critic, False))
@@ -78,7 +78,8 @@ class CriticScores:
                     plays = generator != critic and (generator, False) not in sides
                     enough = min(own.count, data.count, other.count) >= _FEWEST
                     opposed = own.signs != data.signs
-                    if of_fakes and plays and enough and opposed and own.signs == other.signs:
+                    same = of_fakes and plays and enough and opposed and own.signs == other.signs
+                    if same and not written_in_main(_TURNS):
                         yield LoopFact(
                             "same-side", critic, count=other.count, location=own.location,
                             words=(generator, "raise" if own.signs == {True} else "lower"),

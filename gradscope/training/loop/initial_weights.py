@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from gradscope.capture.names import named_parameters
+from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.shards import is_spread
 from gradscope.records.loop_figures import EqualUnits, FrozenAdapters, LoopFact
 from gradscope.training.loop.script_lines import freezing_line, script_place
@@ -158,19 +159,19 @@ class SmallStarts:
     """Notes weights that ``torch.nn.init`` sets to normal numbers which are much too small."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[str, float, float]] = {}
+        self._known: dict[int, tuple[RememberedTensor, str, float, float]] = {}
 
-    def drawn(self, tensor: torch.Tensor) -> None:
-        """Note a tensor with new numbers."""
+    def drawn(self, tensor: torch.Tensor, *, normal: bool) -> None:
+        """Note a tensor with new numbers; those of a ``normal`` function have a given deviation."""
         self._known.pop(id(tensor), None)
         rows = tensor.detach()
-        if not _has_rows(rows) or not rows.is_floating_point():
+        if not normal or not _has_rows(rows) or not rows.is_floating_point():
             return
         some = rows[: 1 + _ENTRIES // rows[0].numel()].double()
         deviation, usual = float(some.std()), math.sqrt(2 / rows[0].numel())
         line = script_place() if 0 < deviation < _SMALL * usual else None
         if line is not None:
-            self._known[id(tensor)] = line, deviation, usual
+            self._known[id(tensor)] = remembered(tensor), line, deviation, usual
 
     def facts(self, models: Models) -> Iterator[LoopFact]:
         """Yield a fact for each model and line, with the modules that own the weights."""
@@ -178,9 +179,10 @@ class SmallStarts:
             found: dict[str, list[tuple[str, float, float]]] = {}
             for parameter, named in named_parameters(model.module).items():
                 known = self._known.get(id(parameter))
-                if known is not None:
+                if known is not None and known[0]() is parameter:
+                    _, line, deviation, usual = known
                     owner = named.name.rpartition(".")[0]
-                    found.setdefault(known[0], []).append((owner, known[1], known[2]))
+                    found.setdefault(line, []).append((owner, deviation, usual))
             for line, weights in found.items():
                 _, *middle = weights[len(weights) // 2]  # the first layer is often of another size
                 yield LoopFact(

@@ -128,7 +128,6 @@ class Loop:
         # Iterations over loaders and their batches, and how many of both came before a step.
         self._epochs, self._at_step = 0, (0, 0)
         self._first_epoch: tuple[str | None, int | None] = (None, None)
-        self._carried_after = -1  # the steps before the last backward that was checked
         self._scaled = self.changed = False
         self._registrations = 0
         # Registrations when a line made an optimizer last; the lines whose optimizers hold
@@ -294,8 +293,7 @@ class Loop:
         if torch._C._are_functorch_transforms_active():
             return  # one tensor stands for many
         self._redrawn.drawn(tensor)
-        if normal:
-            self._small_starts.drawn(tensor)
+        self._small_starts.drawn(tensor, normal=normal)
 
     def asked_without_graph(self) -> None:
         """Note a ``torch.autograd.grad`` without ``create_graph`` for a tensor that is not a
@@ -358,9 +356,7 @@ class Loop:
             known.fresh = True
             known.use.backward_begins(line)
         self._last_backward = line
-        if self._steps != self._carried_after or not self.optimizer_uses:
-            self._carried_after = self._steps
-            self._carried.backward_begins(roots, line)
+        self._carried.backward_begins(roots, line, self._steps if self.optimizer_uses else None)
         self._graphs.backward_begins(roots, self._steps + 1, self.backwards, sample)
         self._loss_graphs.backward_begins(roots, sampled=sample > 0, given=given)
         if sample:
@@ -536,7 +532,7 @@ class Loop:
         yield from self._shared.facts()
         yield from self._redrawn.facts()
         yield from self._loss_graphs.critics.facts()
-        yield from self._eval_parts.facts(self._models, self._trained())
+        yield from self._eval_parts.facts(self._models, self.optimizer_uses.graded())
         yield from self._sums.facts()
         yield from self._carried.facts()
         yield from self._small_starts.facts(self._models)
@@ -566,15 +562,6 @@ class Loop:
         for model in self._models if ended else ():
             for one in written_dropout(model.module.modules()):
                 yield replace(one, model=self._models.name(model))
-
-    def _trained(self) -> set[int]:
-        """Return the parameters that had a gradient at a step of an optimizer that holds them."""
-        found = set[int]()
-        for optimizer, mine in self.optimizer_uses:
-            if mine.parameters.steps:
-                held = {id(one) for one in self._optimizers.known(optimizer).held}
-                found |= held - (mine.parameters.without or set())
-        return found
 
     def _has_gradients(self) -> bool:
         """Return True if a parameter of an optimizer has a gradient other than zero, or there is no

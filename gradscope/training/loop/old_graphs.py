@@ -200,15 +200,18 @@ class CarriedGraphs:
 
     def __init__(self) -> None:
         self._begins: list[int] = []
+        self._steps: int | None = None  # before the last backward that counts
         self._thread = 0
         self._before = (0, 0)  # at the last walk: backwards, and nodes
         self._fact: LoopFact | None = None
 
-    def backward_begins(self, roots: Sequence[Any], line: str | None) -> None:
-        """Note a backward and its line."""
+    def backward_begins(self, roots: Sequence[Any], line: str | None, steps: int | None) -> None:
+        """Note a backward, its line, and the number of steps so far, of which only the first
+        backward counts; None without an optimizer."""
         begins = self._begins
-        if len(begins) >= _WALKS[-1]:
+        if len(begins) >= _WALKS[-1] or (steps is not None and steps == self._steps):
             return
+        self._steps = steps
         here = threading.get_ident()
         self._thread = self._thread or here
         if here != self._thread:  # each numbers its own nodes

@@ -335,6 +335,17 @@ class OptimizerUses:
             return known.held
         return mine.lasting.alive()
 
+    def graded(self) -> set[int]:
+        """Return the ids of the living parameters that had a gradient in a step of one of their
+        optimizers."""
+        return {
+            id(parameter)
+            for reference, mine in self.every
+            if mine.parameters.without is not None
+            for parameter in self.held_by(reference, mine)
+            if id(parameter) not in mine.parameters.without
+        }
+
     def records(self) -> Iterator[LoopOptimizer]:
         """Yield the records of live optimizers, and of those that lived at the last record, in
         order of creation.

@@ -13,7 +13,7 @@ from gradscope.capture.hooks import is_own
 from gradscope.capture.names import named_parameters
 from gradscope.capture.remembered import RememberedTensor, remembered
 from gradscope.capture.stats import head_of
-from gradscope.explain.shared.frames import shown
+from gradscope.explain.shared.frames import in_library, shown
 from gradscope.records.loop import LoopParameter
 from gradscope.training.loop.construction import Construction, Made
 from gradscope.training.loop.held_parameters import HeldParameters
@@ -71,7 +71,7 @@ class ParameterRecords:
 
     def records(self) -> Iterator[LoopParameter]:
         """Yield parameters with a fact; for dead optimizers and models, the last one known."""
-        graded = self._graded()
+        graded = self._uses.graded()  # else one that stepped in another phase would say "none"
         found = dict(self._alive(graded))
         for reference, mine in self._uses.every:
             if reference() is not None:
@@ -88,17 +88,6 @@ class ParameterRecords:
                 found.setdefault(number, one)
         self._last_unheld = {n: one for n, one in found.items() if not one.optimizers}
         yield from found.values()
-
-    def _graded(self) -> set[int]:
-        """Return the ids of the parameters that had a gradient in a step of one of their
-        optimizers: another one may have stepped without it, as in another phase."""
-        return {
-            id(parameter)
-            for reference, mine in self._uses.every
-            if mine.parameters.without is not None
-            for parameter in self._uses.held_by(reference, mine)
-            if id(parameter) not in mine.parameters.without
-        }
 
     def _alive(self, graded: set[int]) -> Iterator[tuple[int, LoopParameter]]:
         names: dict[int, tuple[str, str]] = {}
@@ -190,15 +179,21 @@ class ParameterRecords:
 def _hook_at(parameter: nn.Parameter) -> str | None:
     """Return the line of the script's hook on the gradient, if there is only one."""
     hooks = [one for one in (parameter._backward_hooks or {}).values() if not is_own(one)]
-    code = hooks[0].__code__ if len(hooks) == 1 and type(hooks[0]) is FunctionType else None
-    return None if code is None else f"{shown(code.co_filename)}:{code.co_firstlineno}"
+    if len(hooks) != 1 or type(hooks[0]) is not FunctionType:
+        return None
+    code = hooks[0].__code__
+    if in_library(code.co_filename):
+        return None
+    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _still(
     one: LoopParameter, number: int, of: HeldParameters, graded: set[int]
 ) -> LoopParameter | None:
-    """Return the facts of a parameter that still held at its optimizer's last step; ``graded`` as
-    of ``_graded``."""
+    """Return the facts of a parameter that still held at its optimizer's last step.
+
+    ``graded`` are the parameters with a gradient in a step of any optimizer.
+    """
     facts, steps = set(one.facts), one.steps
     if "no-gradient" in facts:
         steps = of.steps

@@ -215,7 +215,13 @@ def _holds(node: ast.stmt, line: int) -> bool:
 def copying_line(name: str, *, returned: bool = True) -> str | None:
     """Return the only line of the main module's file that sets the variable to a deep copy; without
     ``returned``, only if it is in a function that does not return the variable."""
-    file, tree = main_text() or ("", ast.Module([], []))
+    file = main_file()
+    return None if file is None else _copying_line(name, file, returned)
+
+
+@lru_cache(maxsize=64)
+def _copying_line(name: str, file: str, returned: bool) -> str | None:
+    tree = tree_of(file) or ast.Module([], [])
     lines = [
         one.lineno
         for one in assignments(tree, name)
@@ -376,13 +382,12 @@ def train_line(name: str, line: str | None) -> str | None:
     if not number.isdigit():
         return None
     scope = innermost(tree, int(number))
+    calls = _calls_of(name, ("train",), scope)
     for one in scope.body if isinstance(scope, ast.FunctionDef) else ():
         if one.lineno >= int(number):
             break
         match one:
-            case ast.Expr(value=ast.Call(args=[], keywords=[]) as call) if call in _calls_of(
-                name, ("train",), scope
-            ):
+            case ast.Expr(value=ast.Call(args=[], keywords=[]) as call) if call in calls:
                 return f"{shown(file)}:{one.lineno}"
     return None
 
